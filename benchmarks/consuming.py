@@ -11,7 +11,7 @@ import random
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
-from sluicegate.consumer import MemoryLog, MemorySource, Record, TopicPartition
+from sluicegate.consumer import Commits, InFlight, MemoryLog, MemorySource, Record, TopicPartition
 
 from .peers.task_recipe import consume, consume_alone
 from .stopwatch import Stopwatch, TimedTurn, Took
@@ -54,11 +54,9 @@ def consumer_of(
     return Consumer(
         source,
         concurrency=concurrency,
-        max_in_flight=window,
-        max_per_key=window // 2,
-        fetch_max=FETCH,
+        in_flight=InFlight(window, per_key=window // 2, fetch_max=FETCH),
         timeout=5.0,
-        commit_every=0.1,
+        commits=Commits(every=0.1),
     )
 
 

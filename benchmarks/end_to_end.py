@@ -90,7 +90,7 @@ def _piped(items: range, *, keyed: bool) -> TimedTurn:
             max_items=SIZE, max_delay=LINGER, max_pending_items=DEPTH, workers=2 if keyed else 1
         )
         batcher: Batcher[Any] = Batcher(sink, limits=limits, key=key_of if keyed else None)
-        piped = flow.pipe(source_of(log), batcher, transform=same, max_in_flight=4 * SIZE)
+        piped = flow.pipe(source_of(log), batcher, transform=same, in_flight=4 * SIZE)
         watch = Stopwatch()
         await piped.run()
         took = watch.read()

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import Ack, Consumer, Nak, ToDeadLetter
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Poison
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +45,7 @@ async def main() -> None:
     log = MemoryLog()
     for account, amount in [("ann", 50), ("ann", -80), ("bob", 20), ("ann", 10)]:
         log.produce("movements", amount, key=account)
-    consumer = Consumer(MemorySource(log, ends=True), dead_letters=keep)
+    consumer = Consumer(MemorySource(log, ends=True), poison=Poison(dead_letters=keep))
     report = await consumer.run_batch(book, size=500, max_wait=0.2)
     print(dict(balances))
     print(report)

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import Consumer, RetryPolicy, ToDeadLetter, TransientError
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Poison
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +38,7 @@ async def main() -> None:
             MemorySource(log),
             name="billing",
             retry=RetryPolicy(attempts=5),
-            dead_letters=keep,
+            poison=Poison(dead_letters=keep),
             drain=5.0,
         )
         asyncio.get_running_loop().call_later(1.0, consumer.stop)

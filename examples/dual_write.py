@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer, RetryPolicy, Terminate
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import Commits, MemoryLog, MemorySource
 from sluicegate.consumer.jobs import JobScheduler, MemoryState
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Migration:
 
     async def run(self, log: MemoryLog, state: MemoryState) -> None:
         source = MemorySource(log, ends=True)
-        async with Consumer(source, ordering="partition", commit_every=0.1) as consumer:
+        async with Consumer(source, ordering="partition", commits=Commits(every=0.1)) as consumer:
             report = await consumer.run_events(
                 self.handle, jobs=[self.reads, self.writes], state=state
             )

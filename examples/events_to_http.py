@@ -7,7 +7,7 @@ import os
 import sys
 
 import sluicegate
-from sluicegate.http import HttpResponse, HttpSink
+from sluicegate.http import HttpAccess, HttpResponse, HttpSink
 
 Event = dict[str, object]
 
@@ -27,8 +27,7 @@ async def main(url: str, events: int) -> sluicegate.batcher.ShutdownReport[Event
     # --8<-- [start:sink]
     sink = sluicegate.stack(
         HttpSink(
-            url,
-            auth=lambda: f"Bearer {os.environ['TOKEN']}",
+            HttpAccess(url, auth=lambda: f"Bearer {os.environ['TOKEN']}"),
             compression="gzip",
             idempotency_header="Idempotency-Key",
             parse=parse,

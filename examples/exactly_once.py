@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaProducer
 
 import sluicegate
 from sluicegate import flow
+from sluicegate.consumer import Commits
 from sluicegate.kafka import KafkaSource
 from sluicegate.postgres import PostgresSink
 from sluicegate.testing import embedded_kafka, embedded_postgres
@@ -33,7 +34,7 @@ def to_row(message: Message) -> dict[str, Any]:
 def make_flow(bootstrap: str, dsn: str) -> flow.TransactionalPipe:
     source = KafkaSource("bookings", bootstrap=bootstrap, group="books", session_timeout=6.0)
     rows = PostgresSink(dsn, table="bookings", columns=("account", "amount", "at"))
-    return flow.transaction(source, rows, to_row, name="books", commit_after=100)
+    return flow.transaction(source, rows, to_row, name="books", commits=Commits(after=100))
 
 
 async def kill_one_on_the_way(bootstrap: str, dsn: str, connection: Any) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from sluicegate import flow
+from sluicegate.consumer import Commits
 from sluicegate.kafka import KafkaSink, KafkaSource
 from sluicegate.testing import embedded_kafka
 
@@ -29,7 +30,7 @@ def make_flow(bootstrap: str) -> flow.TransactionalPipe:
     # --8<-- [start:flow]
     source = KafkaSource("transfers", bootstrap=bootstrap, group="books", session_timeout=6.0)
     bookings = KafkaSink("journal", bootstrap=bootstrap, key="account")
-    return flow.transaction(source, bookings, to_booking, name="books", commit_after=500)
+    return flow.transaction(source, bookings, to_booking, name="books", commits=Commits(after=500))
     # --8<-- [end:flow]
 
 

@@ -11,6 +11,7 @@ from nats.js.api import StreamConfig
 
 import nats
 from sluicegate import Ack, Consumer, RetryPolicy, ToDeadLetter
+from sluicegate.consumer import Poison
 from sluicegate.nats import JetStreamSource
 from sluicegate.sinks import DeadLetterRecord, MemorySink
 from sluicegate.testing import embedded_nats
@@ -35,7 +36,7 @@ async def main(servers: str) -> None:
     letters = MemorySink[DeadLetterRecord[dict[str, Any]]]()
     source = JetStreamSource("ORDERS", servers=servers, durable="billing", key=2)
     retry = RetryPolicy(attempts=3)
-    consumer = Consumer(source, name="billing", retry=retry, dead_letters=letters)
+    consumer = Consumer(source, name="billing", retry=retry, poison=Poison(dead_letters=letters))
 
     async def bill(message: Message) -> Result:
         if not message.value.isdigit():

@@ -66,7 +66,7 @@ def how_to_log_in() -> list[JetStreamSource]:
 # --8<-- [start:bound]
 async def serve(servers: str, bill: Callable[[Message], Awaitable[None]]) -> None:
     source = JetStreamSource("ORDERS", servers=servers, durable="billing", create=False)
-    await Consumer(source, name="billing", max_in_flight=500).run(bill)
+    await Consumer(source, name="billing", in_flight=500).run(bill)
 
 
 # --8<-- [end:bound]

@@ -6,10 +6,9 @@ import os
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from aiokafka.helpers import create_ssl_context
-
 from sluicegate import Consumer
-from sluicegate.kafka import KafkaSource
+from sluicegate.consumer import Commits
+from sluicegate.kafka import KafkaAccess, KafkaSource
 
 if TYPE_CHECKING:
     from sluicegate import Message
@@ -36,13 +35,15 @@ def how_to_log_in(bootstrap: str) -> list[KafkaSource]:
     # --8<-- [start:login]
     encrypted = KafkaSource(
         "orders",
-        bootstrap=bootstrap,
+        bootstrap=KafkaAccess(
+            bootstrap,
+            security_protocol="SASL_SSL",
+            ssl_cafile=os.environ.get("KAFKA_CA"),
+            sasl_mechanism="SCRAM-SHA-512",
+            sasl_username="billing",
+            sasl_password=os.environ["KAFKA_PASSWORD"],
+        ),
         group="billing",
-        security_protocol="SASL_SSL",
-        ssl_context=create_ssl_context(cafile=os.environ.get("KAFKA_CA")),
-        sasl_mechanism="SCRAM-SHA-512",
-        sasl_plain_username="billing",
-        sasl_plain_password=os.environ["KAFKA_PASSWORD"],
     )
     # --8<-- [end:login]
     return [encrypted]
@@ -51,7 +52,7 @@ def how_to_log_in(bootstrap: str) -> list[KafkaSource]:
 async def store_by_hand(bootstrap: str) -> int:
     # --8<-- [start:commit]
     source = KafkaSource("orders", bootstrap=bootstrap, group="by-hand")
-    consumer = Consumer(source, name="billing", commit_every=60.0, commit_after=5_000)
+    consumer = Consumer(source, name="billing", commits=Commits(every=60.0, after=5_000))
     handled = 0
 
     async def bill(message: Message) -> None:

@@ -12,6 +12,7 @@ import asyncpg
 from aiokafka import AIOKafkaProducer
 
 from sluicegate import Batcher, Limits, Retry, Timeout, flow, stack
+from sluicegate.consumer import Poison
 from sluicegate.kafka import KafkaSource
 from sluicegate.postgres import PostgresSink
 from sluicegate.testing import embedded_kafka, embedded_postgres
@@ -57,7 +58,7 @@ def make_pipe(bootstrap: str, dsn: str) -> flow.Pipe:
     )
     source = KafkaSource("payments", bootstrap=bootstrap, group="ledger")
     return flow.pipe(
-        source, batcher, to_row, name="ledger", on_rejected="skip", dead_letters=show, drain=5.0
+        source, batcher, to_row, name="ledger", poison=Poison("skip", dead_letters=show), drain=5.0
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import InFlight, Keys, MemoryLog, MemorySource, Poison
 from sluicegate.errors import DeadLetterLimit
 from sluicegate.sinks import MemorySink
 
@@ -35,21 +35,27 @@ async def main() -> None:
     consumer = Consumer(
         MemorySource(orders(), ends=True),
         name="billing",
-        key_scope="topic",  # equal keys of two partitions are one key
-        keyless="parallel",  # records without a key are independent of each other
-        max_in_flight=100,
-        max_in_flight_bytes=1 << 20,  # of what `size_of` returns
-        size_of=lambda record: len(str(record.value)),
-        max_per_key=10,  # a partition with more records of one key is fetched last
-        fetch_max=50,
+        key=Keys(
+            scope="topic",  # equal keys of two partitions are one key
+            keyless="parallel",  # records without a key are independent of each other
+        ),
+        in_flight=InFlight(
+            100,
+            bytes=1 << 20,  # of what `size_of` returns
+            size_of=lambda record: len(str(record.value)),
+            per_key=10,  # a partition with more records of one key is fetched last
+            fetch_max=50,
+        ),
         on_nak="redeliver",  # later records of the key pass a failed one
         timeout=0.5,
         drain=1.0,
         stall_after=30.0,
-        poison="skip",
-        dead_letters=MemorySink(),
-        max_dead_letter_ratio=0.5,
-        max_consecutive_dead_letters=3,
+        poison=Poison(
+            "skip",
+            dead_letters=MemorySink(),
+            max_dead_letter_ratio=0.5,
+            max_consecutive_dead_letters=3,
+        ),
     )
     async with consumer:
         try:

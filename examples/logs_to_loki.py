@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import sluicegate
 from sluicegate import ErrorClass
-from sluicegate.http import HttpSink, classify_http
+from sluicegate.http import HttpAccess, HttpSink, classify_http
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,10 +43,9 @@ def push(records: Sequence[bytes]) -> bytes:
 
 def loki(url: str) -> HttpSink:
     return HttpSink(
-        f"{url}/loki/api/v1/push",
+        HttpAccess(f"{url}/loki/api/v1/push", headers={"Content-Type": "application/json"}),
         encode=record_of,
         body=push,
-        headers={"Content-Type": "application/json"},
         compression="gzip",
         max_bytes=1_000_000,
         idempotent=True,

@@ -18,6 +18,7 @@ from sluicegate import Batcher, Retry, flow, stack
 from sluicegate.postgres import (
     NO_STREAM,
     NewMessage,
+    PostgresAccess,
     PostgresStreamSource,
     StreamLog,
     install_streams,
@@ -70,7 +71,10 @@ def make_relay(dsn: str, sink: Any, *, ends: bool = False) -> flow.Pipe:
 
 async def main(dsn: str) -> None:
     await install_streams(dsn)
-    async with asyncpg.create_pool(dsn, min_size=0) as pool, LOG.notifier(pool=pool) as notifier:
+    async with (
+        asyncpg.create_pool(dsn, min_size=0) as pool,
+        LOG.notifier(PostgresAccess(pool=pool)) as notifier,
+    ):
         await pool.execute(TABLE)
         transport = httpx.ASGITransport(make_app(pool, notifier))
         async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:

@@ -15,7 +15,6 @@ from sluicegate.consumer import (
     Position,
     Record,
     SourceCapabilities,
-    SourceTraits,
     TopicPartition,
 )
 
@@ -34,7 +33,6 @@ create table partitions (topic, partition, next integer, map, primary key (topic
 class TableSource:
     """The events of a topic, for one process. Reads are short, so they run in the event loop."""
 
-    traits = SourceTraits()
     capabilities = SourceCapabilities(
         starts=frozenset({"beginning"}), batches=True, lag="ends", metadata=True
     )

@@ -17,7 +17,7 @@ import asyncio
 import os
 import zlib
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -32,7 +32,6 @@ from sluicegate.consumer import (
     Position,
     Record,
     SourceCapabilities,
-    SourceTraits,
     TopicPartition,
     UndecodableRecord,
     Unread,
@@ -131,7 +130,7 @@ class RedisStreamsSource:
         self._start = start
         self._lease = lease
         self._held: dict[SourceClaim, Held] = {}
-        self.traits = SourceTraits(revoke_within=lease / 3, settles_each=True)
+        self.capabilities = replace(self.capabilities, revoke_within=lease / 3)
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncIterator[None]:

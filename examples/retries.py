@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer, Terminate
-from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource
+from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Poison
 from sluicegate.errors import SluicegateWarning
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ async def main() -> None:
         log.produce("orders", article, key=shop)
     warnings.simplefilter("ignore", SluicegateWarning)  # of a store in memory
     store = MemoryParkStore()
-    consumer = Consumer(MemorySource(log, ends=True), name="billing", parked=store)
+    consumer = Consumer(MemorySource(log, ends=True), name="billing", poison=Poison(parked=store))
     print(await consumer.run(bill))
 
     prices["jam"] = 7
-    consumer = Consumer(MemorySource(log), name="billing", parked=store)
+    consumer = Consumer(MemorySource(log), name="billing", poison=Poison(parked=store))
     async with consumer, asyncio.TaskGroup() as tasks:
         tasks.create_task(consumer.run(bill))
         await consumer.wait_ready()

@@ -61,7 +61,7 @@ def test_each_exception_is_needed() -> None:
 def test_a_private_type_is_found_where_a_public_one_is_not() -> None:
     """Both are imported for type checkers only, in a module that names them."""
     module = "sluicegate.postgres.sink.sink"
-    assert hidden("dict[str, PoolFactory | RowFunction] | None", module) == set()
+    assert hidden("dict[str, Unit | RowFunction] | None", module) == set()
     assert hidden("tuple[OpenTable, ...]", module) == {
         "sluicegate.postgres.sink.open_table.OpenTable"
     }

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import Batcher, Consumer, Limits, flow
-from sluicegate.consumer import MemoryLog
+from sluicegate.consumer import Commits, InFlight, MemoryLog
 from sluicegate.consumer.jobs import BatchItems, ItemBatcher, JobScheduler
 
 from ..consuming import CONCURRENCY, FETCH, KEYS, RECIPE, check, nothing, recipe, records, source_of
@@ -100,10 +100,9 @@ async def handle_all(
     async with Consumer(
         source_of(log),
         ordering="partition",
-        max_in_flight=WINDOW,
-        fetch_max=FETCH,
+        in_flight=InFlight(WINDOW, fetch_max=FETCH),
         timeout=5.0,
-        commit_every=0.1,
+        commits=Commits(every=0.1),
     ) as consumer:
         watch = Stopwatch()
         await consumer.run_events(handle, jobs=[jobs])
@@ -167,8 +166,8 @@ async def piped(given: Sequence[Record]) -> Took:
         source_of(log),
         batcher_of(sink),
         lambda message: message.record,
-        max_in_flight=WINDOW,
-        commit_every=0.1,
+        in_flight=WINDOW,
+        commits=Commits(every=0.1),
     )
     watch = Stopwatch()
     await pipe.run()

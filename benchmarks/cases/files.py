@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluicegate.consumer import Keys
+
 from ..destination import installed
 from ..harness import NS_PER_ITEM, Case, CaseUnavailableError, placed
 from ..stopwatch import Stopwatch
@@ -59,7 +61,7 @@ def _consumed(path: Path, count: int) -> Took:
     async def turn() -> Took:
         source = FileSource(path, subscription=f"x{uuid.uuid4().hex}")
         watch = Stopwatch()
-        await Consumer(source, name="benchmark", keyless="parallel").run(handle)
+        await Consumer(source, name="benchmark", key=Keys(keyless="parallel")).run(handle)
         took = watch.read()
         assert seen == count, f"{seen} of {count}"
         return took

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import Consumer
-from sluicegate.consumer import MemoryLog
+from sluicegate.consumer import Commits, InFlight, MemoryLog
 from sluicegate.consumer.jobs import MemoryState
 from sluicegate.kafka import KafkaState
 from sluicegate.postgres import PostgresState
@@ -45,7 +45,10 @@ async def count_key(context: EventContext) -> None:
 async def counted(source: Any, state: StateBackend, count: int) -> Took:
     """Handle all records, until the last commit."""
     async with Consumer(
-        source, ordering="partition", max_in_flight=EVERY, fetch_max=FETCH, commit_every=0.1
+        source,
+        ordering="partition",
+        in_flight=InFlight(EVERY, fetch_max=FETCH),
+        commits=Commits(every=0.1),
     ) as consumer:
 
         async def handle(context: EventContext) -> None:
@@ -197,7 +200,7 @@ async def put_many(context: EventContext) -> None:
 
 async def filled(source: Any, state: StateBackend, count: int) -> None:
     """Put `KEYS` entries for each record."""
-    async with Consumer(source, ordering="partition", commit_every=0.1) as consumer:
+    async with Consumer(source, ordering="partition", commits=Commits(every=0.1)) as consumer:
 
         async def handle(context: EventContext) -> None:
             await put_many(context)

@@ -7,6 +7,7 @@ from typing import Any
 
 import sluicegate
 from benchmarks.compared.work import BOOTSTRAP, CONCURRENCY, GROUP, SIZE, TOPIC, say, work
+from sluicegate.consumer import Poison
 from sluicegate.kafka import KafkaSource
 
 
@@ -28,7 +29,7 @@ async def handle_many(messages: list[sluicegate.Message]) -> list[object]:
     return results
 
 
-async def keep(letters: list[Any]) -> None:
+async def keep(letters: Any) -> None:
     for letter in letters:
         say("letter", letter.item["offset"])
 
@@ -39,7 +40,8 @@ async def main() -> None:
     )
     options: dict[str, Any] = {}
     if os.environ.get("POISON"):
-        options = {"poison": os.environ["POISON"], "dead_letters": keep}
+        strategy: Any = os.environ["POISON"]
+        options = {"poison": Poison(strategy, dead_letters=keep)}
     async with sluicegate.Consumer(
         source, name="compared", concurrency=CONCURRENCY, drain=5.0, **options
     ) as consumer:

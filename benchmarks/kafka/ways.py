@@ -14,6 +14,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import Consumer
+from sluicegate.consumer import Commits, InFlight
 from sluicegate.kafka import KafkaSource
 
 from ..peers.task_recipe import Host
@@ -84,12 +85,9 @@ def ours(
         async with Consumer(
             made(bootstrap, topic),
             concurrency=concurrency,
-            max_in_flight=window,
-            max_in_flight_bytes=2**26,
-            max_per_key=window // 2,
-            fetch_max=FETCH,
+            in_flight=InFlight(window, bytes=2**26, per_key=window // 2, fetch_max=FETCH),
             timeout=5.0,
-            commit_every=0.25,
+            commits=Commits(every=0.25),
         ) as consumer:
             run = asyncio.create_task(consumer.run(counter.handle))
             await counter.wait_finished()

@@ -12,6 +12,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer, Nak
+from sluicegate.consumer import Commits, InFlight
 from sluicegate.nats import JetStreamSource
 
 from ..stopwatch import Stopwatch
@@ -94,9 +95,8 @@ async def ours(url: str, durable: str, work: Work) -> Took:
     async with Consumer(
         source,
         concurrency=CONCURRENCY,
-        max_in_flight=WINDOW,
-        fetch_max=FETCH,
-        commit_every=0.25,
+        in_flight=InFlight(WINDOW, fetch_max=FETCH),
+        commits=Commits(every=0.25),
     ) as consumer:
         run = asyncio.create_task(consumer.run(handle))
         await finished.wait()

@@ -57,7 +57,7 @@ async def grown(what: str, count: int) -> int:
 
     given = records(MEASURED, count, one_key=what == "waiting")
     source = MemorySource(MemoryLog([*records(WARM, WARM_RECORDS), *given]))
-    async with Consumer(source, max_in_flight=count + 1, drain=600.0) as consumer:
+    async with Consumer(source, in_flight=count + 1, drain=600.0) as consumer:
         consumer.pause(MEASURED)
         run = asyncio.create_task(consumer.run(handler))
         await until_inside(consumer, 0, WARM_RECORDS)

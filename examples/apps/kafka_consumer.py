@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import sluicegate
 from sluicegate.consumer import serve_probes
-from sluicegate.kafka import KafkaSource
+from sluicegate.kafka import KafkaAccess, KafkaSource
 
 if TYPE_CHECKING:
     from sluicegate import Message
@@ -17,19 +17,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("billing")
 
 DRAIN = float(os.environ.get("DRAIN", "15"))
-STOP_TIMEOUT = 5.0
+CLOSE_TIMEOUT = 5.0
 PROBE_PORT = int(os.environ.get("PROBE_PORT", "8080"))
 
 
 def make_consumer() -> sluicegate.Consumer:
     source = KafkaSource(
         "orders",
-        bootstrap=os.environ["KAFKA"],
+        bootstrap=KafkaAccess(os.environ["KAFKA"], close_timeout=CLOSE_TIMEOUT),
         group="billing",
         instance=os.environ.get("POD_NAME"),  # static membership, if there is a name
         session_timeout=float(os.environ.get("SESSION_TIMEOUT", "45")),
         rebalance_timeout=float(os.environ.get("REBALANCE_TIMEOUT", "60")),
-        stop_timeout=STOP_TIMEOUT,
     )
     return sluicegate.Consumer(source, name="billing", concurrency=100, drain=DRAIN)
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from sluicegate import Batcher, CircuitBreaker, DeadLetter, Limits, Retry, Timeout, run, stack
+from sluicegate.consumer import Commits, Poison
 from sluicegate.flow import pipe
 from sluicegate.kafka import KafkaSource
 from sluicegate.nats import JetStreamSource
@@ -94,10 +95,9 @@ def make_pipe(place: Place, name: str) -> Pipe:
         batcher,
         partial(_row, name),
         name=GROUP,
-        on_rejected="skip",
-        dead_letters=_letters(place, row=_letter_of_record),
+        poison=Poison("skip", dead_letters=_letters(place, row=_letter_of_record)),
         drain=DRAIN_SECONDS,
-        commit_every=COMMIT_SECONDS,
+        commits=Commits(every=COMMIT_SECONDS),
     )
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 
 from sluicegate import Consumer, PermanentError, run
+from sluicegate.consumer import Commits
 from sluicegate.postgres import PostgresQueueSource
 
 if TYPE_CHECKING:
@@ -87,8 +88,8 @@ def _consumer(place: QueuePlace, name: str) -> Consumer:
         source,
         name=QUEUE,
         concurrency=CONCURRENCY,
-        max_in_flight=MAX_IN_FLIGHT,
-        commit_every=COMMIT_SECONDS,
+        in_flight=MAX_IN_FLIGHT,
+        commits=Commits(every=COMMIT_SECONDS),
         drain=DRAIN_SECONDS,
     )
 

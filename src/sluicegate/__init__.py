@@ -137,8 +137,8 @@ else:
                 "WithdrawnError",
             ],
             "files": ["FileSink", "FileSource"],
-            "http": ["ElasticsearchSink", "HttpSink"],
-            "kafka": ["ConfluentKafkaSource", "KafkaSink", "KafkaSource"],
+            "http": ["ElasticsearchSink", "HttpAccess", "HttpSink"],
+            "kafka": ["ConfluentKafkaSource", "KafkaAccess", "KafkaSink", "KafkaSource"],
             "nats": ["JetStreamSource", "NatsSink"],
             "objects": ["ObjectSink", "ParquetSink"],
             "postgres": [

@@ -12,7 +12,7 @@ import pytest
 from tests.cli.dlq_help import Cli, keep_in_file, module, process, record
 
 from sluicegate import Consumer, Message, Terminate
-from sluicegate.consumer import MemoryLog, MemorySource, Record
+from sluicegate.consumer import MemoryLog, MemorySource, Poison, Record
 from sluicegate.files import FileSink
 from sluicegate.letters.items import item_of_record
 
@@ -331,8 +331,7 @@ def test_what_a_consumer_gave_up_is_handled_again(
     consumer = Consumer(
         MemorySource(log, ends=True, clock=fake_clock),
         name="billing",
-        poison="skip",
-        dead_letters=FileSink(tmp_path / "dead"),
+        poison=Poison("skip", dead_letters=FileSink(tmp_path / "dead")),
         clock=fake_clock,
     )
     assert fake_clock.run(consumer.run(_poisoned)).complete

@@ -26,7 +26,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate.cli import main
-from sluicegate.consumer import MemoryLog, MemorySource, PoisonError, Record
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Poison, PoisonError, Record
 from sluicegate.postgres import PostgresSink
 from sluicegate.sinks import DeadLetterRecord
 
@@ -313,7 +313,10 @@ def test_the_letters_of_a_consumer_in_a_table_are_handled_again_exactly(
     async def consume(name: str) -> None:
         source = MemorySource(log, ends=True)
         await Consumer(
-            source, name=name, poison="skip", dead_letters=letters.sink(), commit_every=60.0
+            source,
+            name=name,
+            poison=Poison("skip", dead_letters=letters.sink()),
+            commits=Commits(every=60.0),
         ).run(give_up)
         log.positions.clear()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from tests.http.access_help import access_from
+
 from sluicegate import RowBatch, send
 from sluicegate.clickhouse import ClickHouseSink
 
@@ -59,7 +61,7 @@ class Words:
             **self.options,
             **options,
         }
-        return ClickHouseSink(given.pop("url", self.server.url), **given)
+        return ClickHouseSink(access_from(given.pop("url", self.server.url), given), **given)
 
 
 async def written(

@@ -20,6 +20,7 @@ from tests.http.http_help import Reply, Request, reply, serving
 
 from sluicegate import ArrowBatch, RefusedError, RowBatch, UnknownOutcomeError, send
 from sluicegate.clickhouse import ClickHouseSink
+from sluicegate.http import HttpAccess
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
@@ -150,7 +151,9 @@ async def test_rows_whose_columns_cannot_be_compared_are_unknown() -> None:
         server.steps.extend([reply(200, facts), reply(200, {"data": []})])
         server.always[b"system.columns"] = columns
         server.default = step
-        sink = ClickHouseSink(server.url, table="words", format="json", client_options=PLAIN)
+        sink = ClickHouseSink(
+            HttpAccess(server.url, client_options=PLAIN), table="words", format="json"
+        )
         async with sink:
             batch = RowBatch([(1, "a"), (2, "b")])
             errors = await send(sink, batch)

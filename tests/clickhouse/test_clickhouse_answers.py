@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 
 import pytest
 from tests.clickhouse.clickhouse_help import PLAIN, Words, bad, told, written
+from tests.http.access_help import access_from
 from tests.http.http_help import Reply, Request, Server, Step, reply, serving
 
 from sluicegate import ConfigError, ErrorClass, PermanentError, ThrottledError
@@ -17,6 +18,7 @@ from sluicegate._core.logs import for_log
 from sluicegate.clickhouse import ClickHouseSink
 from sluicegate.clickhouse.errors import ClickHouseError
 from sluicegate.clickhouse.server import own_settings
+from sluicegate.http import HttpAccess
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -41,7 +43,7 @@ async def opened(
         server.steps.extend([facts, ENGINE])
         server.always[b"system.columns"] = COLUMNS
         given: dict[str, Any] = {"format": "json", "client_options": PLAIN, **options}
-        async with ClickHouseSink(server.url, table="words", **given) as sink:
+        async with ClickHouseSink(access_from(server.url, given), table="words", **given) as sink:
             yield sink, server
 
 
@@ -166,7 +168,7 @@ async def test_views_recognize_repeated_rows_where_they_do_it_by_the_token(
 async def test_what_answers_may_be_no_server_of_clickhouse() -> None:
     async with serving() as server:
         server.default = reply(200, b"<html>Welcome</html>")
-        sink = ClickHouseSink(server.url, table="words", client_options=PLAIN)
+        sink = ClickHouseSink(HttpAccess(server.url, client_options=PLAIN), table="words")
         with pytest.raises(ConfigError, match="is not from ClickHouse; to repair: correct the URL"):
             async with sink:
                 pass

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from tests.clickhouse.clickhouse_help import Words, bad, told, written
+from tests.http.access_help import access_from
 
 from sluicegate import ArrowBatch, ConfigError, RefusedError, RowBatch, UnknownOutcomeError, send
 from sluicegate.clickhouse import ClickHouseSink
@@ -471,7 +472,7 @@ async def test_a_type_that_arrow_does_not_have(engine: EngineServer) -> None:
 def test_bad_arguments(arguments: dict[str, Any], why: str) -> None:
     given: dict[str, Any] = {"url": "http://u:secret@h", "table": "t", **arguments}
     with pytest.raises(ConfigError) as caught:
-        ClickHouseSink(given.pop("url"), **given)
+        ClickHouseSink(access_from(given.pop("url"), given), **given)
     assert why in str(caught.value)
     assert "secret" not in str(caught.value)
 

@@ -11,7 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from sluicegate import Backoff, Consumer, Nak, RetryPolicy, TransientError
-from sluicegate.consumer import MemoryLog, MemorySource, Position, TopicPartition
+from sluicegate.consumer import Commits, InFlight, MemoryLog, MemorySource, Position, TopicPartition
 from sluicegate.consumer.memory.source import Crashed
 from sluicegate.testing.conformance.source.consumers import Journal, WatchedSource
 
@@ -68,14 +68,15 @@ class RandomMembers:
         consumer = Consumer(
             watched,
             clock=self.clock,
-            commit_every=0.01,
-            commit_after=pick([None, 3, 10]),
+            commits=Commits(every=0.01, after=pick([None, 3, 10])),
             drain=pick([0.0, 0.005, 0.1, 1.0]),
             concurrency=self.random.randint(1, 8),
-            max_in_flight=pick([1, 3, 10, 100]),
-            max_in_flight_bytes=pick([30, 1000]),
-            max_per_key=pick([None, 2]),
-            fetch_max=self.random.randint(1, 20),
+            in_flight=InFlight(
+                pick([1, 3, 10, 100]),
+                bytes=pick([30, 1000]),
+                per_key=pick([None, 2]),
+                fetch_max=self.random.randint(1, 20),
+            ),
             retry=FOR_EVER,
         )
         await consumer.__aenter__()

@@ -13,7 +13,7 @@ import pytest
 from tests.http.http_help import Reply, Request, Server
 
 from sluicegate import Batch, PermanentError, WriteResult
-from sluicegate.http import ElasticsearchSink, HttpResponse, HttpSink
+from sluicegate.http import ElasticsearchSink, HttpAccess, HttpResponse, HttpSink
 from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ class TestHttpSink(SinkConformance[int]):
 
     def sink(self) -> HttpSink:
         return HttpSink(
-            "http://in-process/", body="json", parse=parse, client=client, max_bytes=self.max_bytes
+            HttpAccess("http://in-process/", client=client),
+            body="json",
+            parse=parse,
+            max_bytes=self.max_bytes,
         )
 
     def item(self, number: int) -> int:

@@ -475,8 +475,6 @@ def test_a_declared_ability_is_no_lack() -> None:
     ("changed", "named"),
     [
         ({"lag": "counts"}, "lag == 'counts' is True"),
-        ({"shares": "keys", "cooperative": False}, "shares == 'keys' is True"),
-        ({"settles_each": True}, "settles_each is True"),
         ({"takes_back": True}, "takes_back is True"),
         ({"transactions": "records"}, "transactions == 'positions' is False"),
         ({"transactions": None}, "transactions == 'positions' is False"),

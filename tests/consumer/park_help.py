@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from sluicegate.consumer import MemoryParkStore, ParkedRecord
+from sluicegate.consumer import MemoryParkStore, ParkedRecord, Poison
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,5 +52,10 @@ class DurableParkStore(MemoryParkStore):
         return [record.offset for record in queue.values()]
 
 
-def parking(store: DurableParkStore, **options: Any) -> dict[str, Any]:
-    return {"name": "billing", "parked": store, **options}
+def parking(store: DurableParkStore, dead_letters: Any = None, **options: Any) -> dict[str, Any]:
+    """Options of a consumer that parks keys in this store."""
+    return {
+        "name": "billing",
+        "poison": Poison(parked=store, dead_letters=dead_letters),
+        **options,
+    }

@@ -14,7 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate import Ack, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter, UnavailableError
-from sluicegate.consumer import Manual, MemoryLog, MemoryParkStore, MemorySource, Position
+from sluicegate.consumer import (
+    Keys,
+    Manual,
+    MemoryLog,
+    MemoryParkStore,
+    MemorySource,
+    Poison,
+    Position,
+)
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -137,7 +145,9 @@ async def test_a_batch_parks_a_key_behind_its_poison_and_unpark_replays_it(
     """consumer/C:Ba4, consumer/C:N4: in order, and removed one by one."""
     log, store = log_of(*"aaaab"), MemoryParkStore()
     handler = Batches(once(1, Terminate("no")))
-    consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, parked=store)
+    consumer = Consumer(
+        MemorySource(log, clock=fake_clock), clock=fake_clock, poison=Poison(parked=store)
+    )
     async with consumer:
         running = asyncio.create_task(consumer.run_batch(handler, size=5))
         await fake_clock.advance(2.0)
@@ -353,7 +363,7 @@ async def test_a_revoke_amid_a_batch_leaves_the_other_partition_its_messages(
         await fake_clock.sleep(1.0)
         return [Nak(), *[Ack()] * 3] if len(batch) == 4 else [Ack()] * len(batch)
 
-    consumer = Consumer(source, clock=fake_clock, key_scope="topic")
+    consumer = Consumer(source, clock=fake_clock, key=Keys(scope="topic"))
     running = asyncio.create_task(consumer.run_batch(handle, max_wait=1.0))
     await fake_clock.advance(0.5)
     for _ in range(2):
@@ -417,7 +427,7 @@ async def test_a_key_of_two_partitions_is_in_one_running_batch(fake_clock: FakeC
         running -= 1
         handled.extend((message.partition, message.offset) for message in batch)
 
-    consumer = Consumer(source, clock=fake_clock, key_scope="topic")
+    consumer = Consumer(source, clock=fake_clock, key=Keys(scope="topic"))
     running_consumer = asyncio.create_task(consumer.run_batch(handle, size=3, max_wait=0.5))
     await fake_clock.advance(0.4)
     await source.revoke([P0], within=5.0)

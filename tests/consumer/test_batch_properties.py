@@ -186,7 +186,7 @@ def check(program: Program) -> None:
             log,
             clock,
             concurrency=program.concurrency,
-            max_in_flight=program.max_in_flight,
+            in_flight=program.max_in_flight,
             ordering=program.ordering,
             poison="skip",
             retry=RetryPolicy(attempts=ATTEMPTS),

@@ -12,7 +12,15 @@ from batch_help import Batches
 from consumer_help import P0, P1, Recorder, finite, log_of, records
 
 from sluicegate import ConfigError, Consumer
-from sluicegate.consumer import MemoryLog, MemorySource, Position, Skip, decode, with_steps
+from sluicegate.consumer import (
+    InFlight,
+    MemoryLog,
+    MemorySource,
+    Position,
+    Skip,
+    decode,
+    with_steps,
+)
 
 if TYPE_CHECKING:
     from sluicegate import Message
@@ -181,7 +189,7 @@ async def test_a_full_window_makes_a_batch_due(fake_clock: FakeClock) -> None:
     """O-T15: by bytes, which no argument check can exclude; nothing hangs without a timer."""
     handler = Batches()
     log = log_of(*range(20))  # one or two bytes each
-    report = await finite(log, fake_clock, max_in_flight_bytes=7).run_batch(
+    report = await finite(log, fake_clock, in_flight=InFlight(bytes=7)).run_batch(
         handler, size=100, max_wait=None
     )
     assert report.counts.acked == 20
@@ -193,7 +201,9 @@ async def test_a_record_that_does_not_fit_into_the_window_makes_a_batch_due(
 ) -> None:
     """O-T15: the window is not full but cannot take the record."""
     handler = Batches()
-    consumer = finite(log_of(*range(6)), fake_clock, max_in_flight_bytes=10, size_of=lambda _: 6)
+    consumer = finite(
+        log_of(*range(6)), fake_clock, in_flight=InFlight(bytes=10, size_of=lambda _: 6)
+    )
     report = await consumer.run_batch(handler, size=100, max_wait=None)
     assert handler.offsets == [[0], [1], [2], [3], [4], [5]]
     assert report.counts.acked == 6
@@ -202,7 +212,7 @@ async def test_a_record_that_does_not_fit_into_the_window_makes_a_batch_due(
 async def test_a_window_as_large_as_a_batch_gives_full_batches(fake_clock: FakeClock) -> None:
     """consumer/O17: later batches, too, when the window fills again."""
     handler = Batches()
-    consumer = finite(log_of(*range(40)), fake_clock, max_in_flight=10)
+    consumer = finite(log_of(*range(40)), fake_clock, in_flight=10)
     await consumer.run_batch(handler, size=10, max_wait=None)
     assert list(map(len, handler.batches)) == [10, 10, 10, 10]
 
@@ -217,7 +227,7 @@ async def test_messages_of_a_batch_stay_in_the_window(fake_clock: FakeClock) -> 
         window = consumer._open().schedule.window
         most.append(window.messages)
 
-    consumer = finite(log, fake_clock, max_in_flight=10)
+    consumer = finite(log, fake_clock, in_flight=10)
     report = await consumer.run_batch(handle, size=5)
     assert max(most) <= 10
     assert report.counts.acked == 100
@@ -385,7 +395,7 @@ async def test_a_handler_may_change_the_list_that_it_is_given(fake_clock: FakeCl
         ({"max_bytes": 0}, "max_bytes=0"),
         ({"max_per_key": 0}, "max_per_key=0"),
         ({"on_mismatch": "ignore"}, "on_mismatch='ignore'"),
-        ({"size": 2000, "max_wait": None}, "size=2000: must be at most max_in_flight=1000"),
+        ({"size": 2000, "max_wait": None}, "size=2000: must be at most in_flight=1000"),
         ({"sise": 1}, "sise"),
     ],
 )
@@ -404,7 +414,7 @@ async def test_a_bad_argument_is_refused_before_anything_starts(
 async def test_a_bound_per_key_of_the_consumer_holds_no_batch_up(fake_clock: FakeClock) -> None:
     """O-T15: held-back records fill the window, and a full window makes the batch due."""
     log, handler = log_of(*("a" * 50)), Batches()
-    consumer = finite(log, fake_clock, max_per_key=5, max_in_flight=20)
+    consumer = finite(log, fake_clock, in_flight=InFlight(20, per_key=5))
     report = await consumer.run_batch(handler, size=20, max_wait=None, max_per_key=3)
     assert report.counts.acked == 50
     assert max(map(len, handler.batches)) == 3

@@ -9,7 +9,7 @@ import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 
 from sluicegate import ConfigError, Consumer, Nak
-from sluicegate.consumer import MemoryLog, MemorySource, PoisonError, Position
+from sluicegate.consumer import MemoryLog, MemorySource, Poison, PoisonError, Position
 from sluicegate.consumer.progress import offset_map
 from sluicegate.errors import NoSuchKey
 from sluicegate.testing import FakeSink
@@ -141,9 +141,9 @@ async def test_a_run_with_only_blocked_messages_left_ends_and_reports_them(
 
 
 def test_dead_letters_are_checked_at_construction(fake_clock: FakeClock) -> None:
-    with pytest.raises(ConfigError, match="needs dead_letters="):
+    with pytest.raises(ConfigError, match=r"needs Poison\(dead_letters="):
         finite(log_of(), fake_clock, poison="block_and_dead_letter")
-    assert finite(log_of(), fake_clock, dead_letters=FakeSink[Any]()) is not None
+    assert finite(log_of(), fake_clock, poison=Poison(dead_letters=FakeSink[Any]())) is not None
 
 
 async def test_a_revoke_takes_blocked_messages_to_the_next_owner(fake_clock: FakeClock) -> None:

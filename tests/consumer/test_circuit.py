@@ -11,7 +11,7 @@ import pytest
 from consumer_help import P0, P1, Poisoned, finite, log_of, records
 
 from sluicegate._core.order.lanes import Lanes
-from sluicegate.consumer import MemoryLog, PoisonError, Position
+from sluicegate.consumer import MemoryLog, Poison, PoisonError, Position
 from sluicegate.consumer.failures.dead_letters import WINDOW, LetterCircuit
 from sluicegate.consumer.progress.claim import Claim
 from sluicegate.errors import DeadLetterLimit
@@ -115,7 +115,7 @@ def test_without_limits_nothing_is_counted() -> None:
 async def test_the_consumer_stops_before_it_gives_the_message_up(fake_clock: FakeClock) -> None:
     """consumer/C:F3: the message stays, and no later message of its key is handled before it."""
     log, handler = log_of(*"abbcc"), Poisoned(1, 3)
-    options = {"poison": "skip", "max_consecutive_dead_letters": 2, "concurrency": 1}
+    options = {"poison": Poison("skip", max_consecutive_dead_letters=2), "concurrency": 1}
     with pytest.raises(DeadLetterLimit, match=r"t/0: 2 messages in a row .* PoisonError: bad 1"):
         await finite(log, fake_clock, **options).run(handler)
     assert handler.offsets == [0, 1, 3, 2]
@@ -126,7 +126,7 @@ async def test_a_partition_of_good_messages_does_not_stop_the_consumer(
     fake_clock: FakeClock,
 ) -> None:
     log = MemoryLog([*records("abc"), *records("abc", partition=1)])
-    consumer = finite(log, fake_clock, poison="skip", max_consecutive_dead_letters=2)
+    consumer = finite(log, fake_clock, poison=Poison("skip", max_consecutive_dead_letters=2))
     report = await consumer.run(Poisoned(0))
     assert report.counts.terminated == 2
     assert report.counts.acked == 4

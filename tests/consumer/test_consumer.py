@@ -10,8 +10,18 @@ import pytest
 from consumer_help import P0, P1, Recorder, finite, log_of, records
 
 from sluicegate import ClosedError, ConfigError, Consumer, Nak, RetryPolicy, Terminate
-from sluicegate.consumer import MemoryLog, MemorySource, Position
+from sluicegate.consumer import (
+    Commits,
+    InFlight,
+    Keys,
+    MemoryLog,
+    MemoryParkStore,
+    MemorySource,
+    Poison,
+    Position,
+)
 from sluicegate.consumer.progress import offset_map
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,7 +132,7 @@ async def test_a_failed_message_stays_before_the_later_ones_of_its_key(
 
 
 async def test_the_window_bounds_what_is_inside(fake_clock: FakeClock) -> None:
-    """consumer/O5, O-T4, consumer/C:B1: with `max_in_flight=3` nothing is fetched while three are
+    """consumer/O5, O-T4, consumer/C:B1: with `in_flight=3` nothing is fetched while three are
     unsettled.
     """
     log = log_of(*range(20))
@@ -136,7 +146,7 @@ async def test_the_window_bounds_what_is_inside(fake_clock: FakeClock) -> None:
         inside -= 1
 
     source = Counting(log, ends=True, clock=fake_clock)
-    consumer = Consumer(source, clock=fake_clock, max_in_flight=3)
+    consumer = Consumer(source, clock=fake_clock, in_flight=3)
     await consumer.run(handle)
     assert most == 3
     assert source.most == 3
@@ -157,7 +167,7 @@ async def test_bytes_are_bounded_and_a_larger_record_passes_alone(fake_clock: Fa
         inside -= sizes[message.offset]
 
     consumer = finite(
-        log, fake_clock, max_in_flight_bytes=100, size_of=lambda record: sizes[record.offset]
+        log, fake_clock, in_flight=InFlight(bytes=100, size_of=lambda record: sizes[record.offset])
     )
     report = await consumer.run(handle)
     assert report.counts.acked == 6
@@ -171,7 +181,7 @@ async def test_settled_records_without_room_stall_nothing(fake_clock: FakeClock)
     log.store({P0: Position(0, offset_map.encode(0, [(1, 2)]).text)})
     handler = Recorder()
     await finite(
-        log, fake_clock, max_in_flight_bytes=30, size_of=lambda record: 20 - record.offset
+        log, fake_clock, in_flight=InFlight(bytes=30, size_of=lambda record: 20 - record.offset)
     ).run(handler)
     assert handler.offsets == [0, 2]
     assert log.positions[P0] == Position(3)
@@ -375,11 +385,16 @@ def policy(**settings: Any) -> RetryPolicy:
     ("options", "text"),
     [
         ({"concurrency": 0}, "concurrency=0"),
-        ({"max_in_flight": -1}, "max_in_flight=-1"),
+        ({"in_flight": -1}, "in_flight=-1"),
+        ({"in_flight": "many"}, r"must be a number of messages, or InFlight"),
+        ({"commits": 0.1}, r"commits=0.1: must be Commits"),
+        ({"commits": Commits(bytes=5)}, "only flow.transaction limits the bytes"),
+        ({"poison": "drop"}, "poison='drop': must be one of"),
+        ({"key": 5}, r"key=5: must be a function of a record, or Keys"),
         ({"ordering": "keys"}, "ordering='keys'"),
         ({"ordering": "partition", "key": len}, "has no effect"),
-        ({"poison": "park_key"}, "needs parked="),
-        ({"poison": "block_and_dead_letter"}, "needs dead_letters="),
+        ({"poison": "park_key"}, r"needs Poison\(parked="),
+        ({"poison": "block_and_dead_letter"}, r"needs Poison\(dead_letters="),
         ({"drain": -1}, "drain=-1"),
         ({"retry": 5}, "RetryPolicy"),
         ({"retry": policy(attempts=0)}, r"retry\.attempts=0"),
@@ -401,5 +416,44 @@ def test_a_bad_argument_is_refused(options: dict[str, object], text: str) -> Non
 def test_the_bounds_have_finite_defaults() -> None:
     """O-T26, consumer/O4: 1,000 messages and 64 MiB."""
     settings = Consumer(MemorySource(MemoryLog()))._settings
-    assert settings.max_in_flight == 1000
-    assert settings.max_in_flight_bytes == 64 << 20
+    assert settings.in_flight.messages == 1000
+    assert settings.in_flight.bytes == 64 << 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "text"),
+    [
+        (InFlight, {"messages": 0}, "messages=0"),
+        (InFlight, {"bytes": 0}, "bytes=0"),
+        (InFlight, {"per_key": 0}, "per_key=0"),
+        (InFlight, {"fetch_max": 0}, "fetch_max=0"),
+        (InFlight, {"size_of": 5}, "size_of=5: must be a function of a record"),
+        (InFlight, {"byte": 5}, "did you mean bytes"),
+        (Commits, {"every": 0}, "every=0"),
+        (Commits, {"after": 0}, "after=0"),
+        (Commits, {"bytes": 0}, "bytes=0"),
+        (Poison, {"strategy": "drop"}, "strategy='drop': must be one of"),
+        (Poison, {"strategy": "park_key"}, r"needs Poison\(parked="),
+        (Poison, {"strategy": "block_and_dead_letter"}, r"needs Poison\(dead_letters="),
+        (Poison, {"dead_letters": "dead.jsonl"}, "is text, not a sink"),
+        (Poison, {"parked": 5}, "parked=5: must be a store of parked messages"),
+        (Poison, {"max_dead_letter_ratio": 2}, "max_dead_letter_ratio=2"),
+        (Poison, {"max_consecutive_dead_letters": 0}, "max_consecutive_dead_letters=0"),
+        (Keys, {"by": 5}, "by=5: must be a function of a record"),
+        (Keys, {"scope": "all"}, "scope='all': must be one of"),
+        (Keys, {"keyless": "none"}, "keyless='none': must be one of"),
+    ],
+)
+def test_a_bad_argument_of_a_value_is_refused(
+    kind: Any, options: dict[str, object], text: str
+) -> None:
+    """B-T30: when the value is created, before there is a consumer."""
+    with pytest.raises(ConfigError, match=text):
+        kind(**options)
+
+
+def test_the_strategy_follows_from_the_stores() -> None:
+    """consumer/C:F2."""
+    assert Poison().strategy == "block"
+    assert Poison(dead_letters=MemorySink()).strategy == "block_and_dead_letter"
+    assert Poison(parked=MemoryParkStore()).strategy == "park_key"

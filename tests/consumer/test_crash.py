@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from consumer_help import P0, Recorder, finite, records
 
 from sluicegate import Consumer
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import Commits, MemoryLog, MemorySource
 from sluicegate.consumer.memory.source import Crashed
 from sluicegate.consumer.progress import offset_map
 
@@ -36,7 +36,7 @@ async def test_a_crash_replays_what_is_unfinished_and_what_the_last_commit_did_n
             await asyncio.get_running_loop().create_future()
         done.add(message.offset)
 
-    first = Consumer(source, clock=fake_clock, commit_every=10.0, commit_after=None, drain=0.0)
+    first = Consumer(source, clock=fake_clock, commits=Commits(every=10.0), drain=0.0)
     async with first, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(_until_the_crash(first, handle))
         await fake_clock.advance(11.0)

@@ -9,7 +9,7 @@ import pytest
 from consumer_help import P0, P1, records
 
 from sluicegate import Consumer
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import InFlight, MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ async def test_other_partitions_get_the_room_before_a_crowded_one(
     log = MemoryLog([*records(["hot"] * 100), *records(["other"] * 100, partition=1)])
     handler = Stuck()
     source = MemorySource(log, clock=fake_clock)
-    consumer = Consumer(source, clock=fake_clock, max_per_key=most, max_in_flight=20, fetch_max=4)
+    consumer = Consumer(source, clock=fake_clock, in_flight=InFlight(20, per_key=most, fetch_max=4))
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handler))
         await fake_clock.advance(10.0)
@@ -79,7 +79,7 @@ async def test_other_keys_of_the_partition_go_on_until_the_window_is_full(
     keys = ["hot" if place % 2 else f"other-{place}" for place in range(100)]
     log, handler = MemoryLog(records(keys)), Stuck()
     source = MemorySource(log, clock=fake_clock)
-    consumer = Consumer(source, clock=fake_clock, max_per_key=2, max_in_flight=20)
+    consumer = Consumer(source, clock=fake_clock, in_flight=InFlight(20, per_key=2))
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handler))
         await fake_clock.advance(10.0)
@@ -94,7 +94,7 @@ async def test_other_keys_of_the_partition_go_on_until_the_window_is_full(
 async def test_a_claim_has_its_turn_again_when_its_lane_has_drained(fake_clock: FakeClock) -> None:
     log = MemoryLog([*records(["hot"] * 8), *records("", partition=1)], partitions=[P1])
     handler, source = Stuck(), Asked(log, fake_clock)
-    consumer = Consumer(source, clock=fake_clock, max_per_key=2)
+    consumer = Consumer(source, clock=fake_clock, in_flight=InFlight(per_key=2))
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handler))
         for _ in range(4):
@@ -115,7 +115,7 @@ async def test_the_bytes_of_waiting_records_are_bounded_in_all(fake_clock: FakeC
     """consumer/C:N10, consumer/C:B1: records of a hot key count by their bytes."""
     log, handler = MemoryLog(records(["hot"] * 100)), Stuck()
     source = MemorySource(log, clock=fake_clock)
-    options = {"max_in_flight_bytes": 100, "size_of": lambda _: 10, "max_per_key": 2}
+    options = {"in_flight": InFlight(bytes=100, per_key=2, size_of=lambda _: 10)}
     consumer = Consumer(source, clock=fake_clock, **options)  # type: ignore[arg-type]
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handler))
@@ -131,7 +131,7 @@ async def test_the_bytes_of_waiting_records_are_bounded_in_all(fake_clock: FakeC
 async def test_a_claim_that_ends_is_forgotten(fake_clock: FakeClock) -> None:
     log, handler = MemoryLog(records(["hot"] * 20)), Stuck()
     source = MemorySource(log, clock=fake_clock)
-    consumer = Consumer(source, clock=fake_clock, max_per_key=2)
+    consumer = Consumer(source, clock=fake_clock, in_flight=InFlight(per_key=2))
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handler))
         await fake_clock.advance(1.0)

@@ -24,7 +24,7 @@ from sluicegate import (
 from sluicegate._core.classify import classified
 from sluicegate._core.order.keys import identity
 from sluicegate._core.order.lanes import Lanes
-from sluicegate.consumer import PoisonError, Position, Record, TopicPartition
+from sluicegate.consumer import Poison, PoisonError, Position, Record, TopicPartition
 from sluicegate.consumer.failures.dead_letters import LetterWriter
 from sluicegate.consumer.lanes.keys import alone
 from sluicegate.consumer.progress.claim import Claim
@@ -225,7 +225,7 @@ async def test_the_position_passes_a_message_once_its_letter_is_written(
     log = log_of("a", "b", "a", "c")
     sink = ScriptedSink[Any]([fail(UnavailableError("down")) for _ in range(3)])
     report = await finite(
-        log, fake_clock, name="billing", poison="skip", dead_letters=sink, drain=60.0
+        log, fake_clock, name="billing", poison=Poison("skip", dead_letters=sink), drain=60.0
     ).run(give_up)
     assert report.complete
     letters = {letter.item["offset"]: letter for letter in sink.applied}
@@ -240,7 +240,7 @@ async def test_a_message_whose_letter_is_not_written_is_not_settled(fake_clock: 
     log = log_of("a", "b", "c")
     sink = BlockingSink[Any]()
     async with finite(
-        log, fake_clock, name="billing", poison="skip", dead_letters=sink
+        log, fake_clock, name="billing", poison=Poison("skip", dead_letters=sink)
     ) as consumer:
         running = asyncio.ensure_future(consumer.run(give_up))
         await fake_clock.advance(600.0)
@@ -251,7 +251,7 @@ async def test_a_message_whose_letter_is_not_written_is_not_settled(fake_clock: 
     assert not sink.applied
     assert log.positions[P0].offset == 0
     letters = ScriptedSink[Any]()
-    again = finite(log, fake_clock, name="billing", poison="skip", dead_letters=letters)
+    again = finite(log, fake_clock, name="billing", poison=Poison("skip", dead_letters=letters))
     assert (await again.run(give_up)).complete
     assert sorted(offsets(letters.applied)) == [0, 1]
 

@@ -10,7 +10,7 @@ from consumer_help import P0, log_of
 from consuming import PROMPT
 
 from sluicegate import Consumer, Nak, Terminate
-from sluicegate.consumer import Manual, MemoryParkStore, MemorySource
+from sluicegate.consumer import Manual, MemoryParkStore, MemorySource, Poison
 from sluicegate.consumer.handling.results import ACK
 from sluicegate.sinks import MemorySink
 
@@ -124,7 +124,9 @@ async def test_a_replayed_message_that_is_cut_is_unfinished(fake_clock: FakeCloc
         await fake_clock.sleep(1000.0)
         return None
 
-    consumer = Consumer(source, clock=fake_clock, drain=1.0, name="shop", parked=Store())
+    consumer = Consumer(
+        source, clock=fake_clock, drain=1.0, name="shop", poison=Poison(parked=Store())
+    )
     async with consumer:
         run = asyncio.create_task(consumer.run(handle))
         await fake_clock.sleep(1.0)
@@ -150,7 +152,9 @@ async def test_a_store_that_raises_a_cancellation_of_its_own_is_tried_again(
         return Terminate("bad") if message.offset == 0 else None
 
     source = MemorySource(log, ends=True, clock=fake_clock)
-    consumer = Consumer(source, clock=fake_clock, retry=PROMPT, name="shop", parked=store)
+    consumer = Consumer(
+        source, clock=fake_clock, retry=PROMPT, name="shop", poison=Poison(parked=store)
+    )
     report = await consumer.run(handle)
     assert report.counts.parked == 2
     assert log.positions[P0].offset == 3
@@ -170,7 +174,7 @@ async def test_the_places_of_messages_add_up_in_every_step_of_the_loop(
         return Terminate("bad")
 
     sink: MemorySink[object] = MemorySink()
-    consumer = Consumer(source, clock=fake_clock, poison=poison, dead_letters=sink)
+    consumer = Consumer(source, clock=fake_clock, poison=Poison(poison, dead_letters=sink))
     async with consumer:
         run = asyncio.create_task(consumer.run(handle))
         for _ in range(100):

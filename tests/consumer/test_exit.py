@@ -8,7 +8,7 @@ import pytest
 from consumer_help import P0, Poisoned, Recorder, finite, log_of
 
 from sluicegate import Nak, RetryPolicy
-from sluicegate.consumer import PoisonError, Position
+from sluicegate.consumer import Poison, PoisonError, Position
 from sluicegate.consumer.progress import offset_map
 from sluicegate.testing import FakeClock, FakeSink
 
@@ -101,7 +101,7 @@ async def test_dead_letters_get_only_what_a_handler_sends_there(fake_clock: Fake
     log = log_of(*"aa")
     letters: FakeSink[object] = FakeSink()
     with pytest.raises(PoisonError, match="bad 1"):
-        await finite(log, fake_clock, poison="exit", dead_letters=letters).run(Poisoned(1))
+        await finite(log, fake_clock, poison=Poison("exit", dead_letters=letters)).run(Poisoned(1))
     assert not letters.applied
 
 

@@ -14,10 +14,13 @@ from watch_help import Gate, causes_of, running
 
 from sluicegate import Ack, Consumer, Nak, Terminate, ToDeadLetter, TransientError
 from sluicegate.consumer import (
+    Commits,
+    Keys,
     Manual,
     MemoryLog,
     MemoryParkStore,
     MemorySource,
+    Poison,
     Record,
     TopicPartition,
 )
@@ -116,7 +119,7 @@ async def test_the_message_in_front_is_named_with_its_own_reason(fake_clock: Fak
     """consumer/C:N5: a key of two partitions is held by a message of the other partition."""
     log = MemoryLog([*records("a"), *records("a", 1)])
     gate = Gate(a=Nak(30.0))
-    async with running(fake_clock, log, gate, key_scope="topic") as consumer:
+    async with running(fake_clock, log, gate, key=Keys(scope="topic")) as consumer:
         (cause,) = causes_of(consumer, P0)
         assert cause.reason is WaitReason.QUEUED_BEHIND
         assert "t/1@0 (backing off for 30.0 s" in str(cause)
@@ -179,7 +182,7 @@ async def test_paused_partitions_are_named(fake_clock: FakeClock) -> None:
 
 async def test_a_full_window_is_named_with_its_bounds(fake_clock: FakeClock) -> None:
     """consumer/C:N5, consumer/C:B1."""
-    async with running(fake_clock, log_of(*"abcd"), Gate(), max_in_flight=3) as consumer:
+    async with running(fake_clock, log_of(*"abcd"), Gate(), in_flight=3) as consumer:
         (cause,) = consumer.explain().causes
         assert cause.reason is WaitReason.WINDOW_FULL
         assert "3 of 3 messages, 3 of 67108864 bytes" in str(cause)
@@ -192,7 +195,7 @@ async def test_a_cut_map_is_named(fake_clock: FakeClock) -> None:
     async def handle(message: Message) -> Nak | None:
         return Nak(1e5) if coin.random() < 0.5 or message.offset == 0 else None
 
-    async with running(fake_clock, log, handle, max_in_flight=40_000) as consumer:
+    async with running(fake_clock, log, handle, in_flight=40_000) as consumer:
         await consumer.commit()
         reasons = [cause.reason for cause in causes_of(consumer)]
         assert reasons == [WaitReason.BACKING_OFF, WaitReason.MAP_CUT]
@@ -227,7 +230,9 @@ async def test_a_drain_and_a_revoke_are_named(fake_clock: FakeClock) -> None:
     log = MemoryLog([*records("aa"), *records("b", 1)])
     source = MemorySource(log, clock=fake_clock, commit_seconds=1.0)
     gate = Gate()
-    async with running(fake_clock, source, gate, drain=60.0, commit_every=100.0) as consumer:
+    async with running(
+        fake_clock, source, gate, drain=60.0, commits=Commits(every=100.0)
+    ) as consumer:
         revoke = asyncio.create_task(source.revoke([P0]))
         await fake_clock.run_until_idle()
         reasons = [cause.reason for cause in causes_of(consumer)]
@@ -289,7 +294,7 @@ class GatedSink:
 async def test_a_dead_letter_on_its_way_is_named(fake_clock: FakeClock) -> None:
     """consumer/C:N5."""
     sink, gate = GatedSink(), Gate(a=ToDeadLetter("old"))
-    async with running(fake_clock, log_of("a"), gate, dead_letters=sink) as consumer:
+    async with running(fake_clock, log_of("a"), gate, poison=Poison(dead_letters=sink)) as consumer:
         consumer.explain()
         await fake_clock.advance(2.0)
         (cause,) = causes_of(consumer)
@@ -330,7 +335,7 @@ async def test_the_stages_of_parking_are_named(fake_clock: FakeClock) -> None:
         return [cause.reason for cause in causes_of(consumer)]
 
     log = log_of("a", "a", "b")
-    async with running(fake_clock, log, gate, name="x", parked=store) as consumer:
+    async with running(fake_clock, log, gate, name="x", poison=Poison(parked=store)) as consumer:
         assert seen() == [WaitReason.READING_PARKED]
         store.gate.set()
         await fake_clock.wait_for(lambda: consumer.stats().in_flight.messages)
@@ -354,7 +359,7 @@ async def test_a_record_behind_its_replayed_key_is_named(fake_clock: FakeClock) 
         return await (slow if message.is_unparked else gate)(message)
 
     log = log_of("a")
-    async with running(fake_clock, log, handle, name="x", parked=store) as consumer:
+    async with running(fake_clock, log, handle, name="x", poison=Poison(parked=store)) as consumer:
         store.gate.clear()
         replay = asyncio.create_task(consumer.unpark("a"))
         await fake_clock.run_until_idle()
@@ -424,7 +429,7 @@ async def test_operators_read_it_as_text(fake_clock: FakeClock) -> None:
     log = MemoryLog([*records("aab"), *records("", 1)])
     log.add_partition(P1)
     gate = Gate(b=None)
-    async with running(fake_clock, log, gate, name="billing", max_in_flight=2) as consumer:
+    async with running(fake_clock, log, gate, name="billing", in_flight=2) as consumer:
         consumer.explain()
         await fake_clock.advance(5.0)
         assert str(consumer.explain()).splitlines() == [
@@ -479,7 +484,9 @@ async def test_every_message_inside_is_in_exactly_one_place(
 
     store = GatedParkStore() if poison == "park_key" else None
     source = MemorySource(log_of(*[n * 7 % 30 for n in range(100)]), clock=fake_clock)
-    consumer = Consumer(source, clock=fake_clock, name="x", parked=store, concurrency=4, drain=1.0)
+    consumer = Consumer(
+        source, clock=fake_clock, name="x", poison=Poison(parked=store), concurrency=4, drain=1.0
+    )
     async with consumer:
         run = asyncio.create_task(
             consumer.run_batch(handle_many, size=7) if poison == "batches" else consumer.run(handle)

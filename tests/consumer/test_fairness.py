@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from consumer_help import finite, log_of, records
 
 from sluicegate import Consumer
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import InFlight, MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Message
@@ -24,9 +24,9 @@ async def test_every_ready_key_starts_within_one_round(fake_clock: FakeClock) ->
         started.append(message.key)
         await fake_clock.sleep(0)
 
-    options = {"concurrency": 10, "max_in_flight": 5_000, "fetch_max": 5_000}
+    options: dict[str, Any] = {"concurrency": 10, "in_flight": InFlight(5_000, fetch_max=5_000)}
     source = MemorySource(log_of(*keys), ends=True, chunk=5_000, clock=fake_clock)
-    await Consumer(source, clock=fake_clock, **options).run(handle)  # type: ignore[arg-type]
+    await Consumer(source, clock=fake_clock, **options).run(handle)
     first_round = started[: 2_001 + options["concurrency"]]
     assert set(first_round) == set(keys)
     assert started.count("hot") == 500
@@ -44,7 +44,7 @@ async def test_no_other_worker_is_started_for_the_next_message_of_one_that_yield
         most = max(most, len(consumer._engine.workers.slots))
 
     log = log_of(*range(5_000))
-    options: dict[str, Any] = {"ordering": "partition", "fetch_max": 100}
+    options: dict[str, Any] = {"ordering": "partition", "in_flight": InFlight(fetch_max=100)}
     async with finite(log, fake_clock, **options) as consumer:
         await consumer.run(handle)
     assert most == 1
@@ -62,7 +62,7 @@ async def _handled_in(seconds: float, clock: FakeClock, *, stuck: bool) -> int:
         await clock.sleep(0.01)
         others += message.key != "stuck"
 
-    consumer = finite(log, clock, concurrency=20, max_in_flight=400, drain=0.0)
+    consumer = finite(log, clock, concurrency=20, in_flight=400, drain=0.0)
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handle))
         await clock.advance(seconds)

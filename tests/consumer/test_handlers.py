@@ -11,7 +11,16 @@ import pytest
 from consuming import PROMPT, consume, records
 
 from sluicegate import Ack, Batcher, ConfigError, Consumer, Nak, Terminate, flow
-from sluicegate.consumer import MemoryLog, MemorySource, Record, Skip, decode, with_steps
+from sluicegate.consumer import (
+    InFlight,
+    MemoryLog,
+    MemorySource,
+    Poison,
+    Record,
+    Skip,
+    decode,
+    with_steps,
+)
 from sluicegate.consumer.handling.handlers import as_batch_handler, as_handler
 from sluicegate.consumer.handling.workers import Slot, result_of_cut
 from sluicegate.consumer.run import TaskCancelled
@@ -276,7 +285,10 @@ async def test_a_function_of_a_record_that_raises_is_poison_for_its_record_alone
         handled.append(message.value)
 
     given = records(("a", b"1"), ("a", b"bad"), ("a", b"3"))
-    options = {argument: Raises(error, 1)}
+    function: Any = Raises(error, 1)
+    options = (
+        {"in_flight": InFlight(size_of=function)} if argument == "size_of" else {"key": function}
+    )
     ran = await consume(fake_clock, given, handle, **options)
     assert (handled, ran.report.counts.terminated, ran.position) == ([b"1", b"3"], 1, 3)
 
@@ -296,7 +308,9 @@ async def test_a_size_that_is_none_is_poison_for_its_record_alone(
 
     log = MemoryLog(records(("a", b"1"), ("a", b"22"), ("a", b"3")))
     source = MemorySource(log, ends=True, clock=fake_clock)
-    consumer = Consumer(source, clock=fake_clock, size_of=size_of, poison="skip")
+    consumer = Consumer(
+        source, clock=fake_clock, in_flight=InFlight(size_of=size_of), poison="skip"
+    )
     async with consumer:
         report = await consumer.run(handle)
         inside = consumer.stats().in_flight
@@ -568,7 +582,7 @@ async def test_a_result_that_is_raised_is_poison_that_says_to_return_it(
     """Python itself only says that it is no exception."""
     letters: MemorySink[Any] = MemorySink()
     source = MemorySource(MemoryLog(records(("ann", 1))), ends=True)
-    await RAISING[kind](source, wrong, tmp_path, dead_letters=letters, drain=1.0)
+    await RAISING[kind](source, wrong, tmp_path, poison=Poison(dead_letters=letters), drain=1.0)
     (letter,) = letters.items
     assert "return a result, such as Nak()" in letter.message
     assert letter.error_type == "ResultTypeError"

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from consumer_help import finite, log_of
 
+from sluicegate.consumer import Keys
+
 if TYPE_CHECKING:
     import pytest
 
@@ -36,12 +38,12 @@ async def test_records_without_a_key_are_in_order_and_a_warning_says_so_once(
         record.getMessage() for record in caplog.records if "without a key" in record.getMessage()
     ]
     assert len(said) == 1
-    assert 'keyless="parallel"' in said[0]
+    assert 'key=Keys(keyless="parallel")' in said[0]
 
 
 async def test_records_without_a_key_run_at_once_if_their_order_does_not_matter(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """consumer/O2, consumer/C:O3: without a warning."""
-    assert await _most_at_once(fake_clock, keyless="parallel") == 4
+    assert await _most_at_once(fake_clock, key=Keys(keyless="parallel")) == 4
     assert "without a key" not in caplog.text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from consumer_help import P0, P1
 
 from sluicegate import Consumer
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import Keys, MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Message
@@ -29,7 +29,7 @@ async def test_a_partition_that_returns_shares_the_keys_of_the_others(
         running -= 1
 
     source = MemorySource(log, clock=fake_clock)
-    consumer = Consumer(source, clock=fake_clock, key_scope="topic")
+    consumer = Consumer(source, clock=fake_clock, key=Keys(scope="topic"))
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handle))
         await fake_clock.advance(1.0)

@@ -10,7 +10,7 @@ import pytest
 from consumer_help import P0, Poisoned, Recorder, finite, log_of, records, running
 
 from sluicegate import Consumer, Nak, Terminate, ToDeadLetter, TransientError
-from sluicegate.consumer import MemoryLog, MemorySource, Position
+from sluicegate.consumer import MemoryLog, MemorySource, Poison, Position
 from sluicegate.errors import DeadLetterLimit
 from sluicegate.testing import BlockingSink, FakeSink, FlakySink, ScriptedSink, SlowSink
 
@@ -29,7 +29,7 @@ def offsets(letters: ScriptedSink[Any]) -> list[int]:
 async def test_a_letter_is_confirmed_before_its_position_is_passed(fake_clock: FakeClock) -> None:
     """consumer/C:F2: until then the key waits, other keys continue, and no worker is occupied."""
     log, handler, letters = log_of(*"aabc"), Poisoned(0), BlockingSink[Any]()
-    options = {"poison": "skip", "dead_letters": letters, "concurrency": 1}
+    options = {"poison": Poison("skip", dead_letters=letters), "concurrency": 1}
     async with running(log, fake_clock, handler, **options):
         assert handler.offsets == [0, 2, 3]
         assert len(letters.calls) == 1
@@ -46,7 +46,7 @@ async def test_while_letters_fail_the_message_is_neither_settled_nor_handled_aga
     """O-T20, consumer/C:F2: the write of the letter is retried without limit."""
     log, handler = log_of(*"aab"), Poisoned(0)
     letters = FlakySink[Any](failures=12)
-    options = {"poison": "skip", "dead_letters": letters}
+    options = {"poison": Poison("skip", dead_letters=letters)}
     async with running(log, fake_clock, handler, **options) as consumer:
         log.produce("t", b"", key="c")
         await fake_clock.advance(1.0)
@@ -65,7 +65,7 @@ async def test_a_letter_that_a_drain_cuts_leaves_its_message_to_the_next_run(
 ) -> None:
     """consumer/C:F2: the message is redelivered, and reported as unfinished."""
     log, handler, letters = log_of(*"ab"), Poisoned(0), BlockingSink[Any]()
-    options = {"poison": "skip", "dead_letters": letters}
+    options = {"poison": Poison("skip", dead_letters=letters)}
     consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, **options)  # type: ignore[arg-type]
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handler))
@@ -84,7 +84,7 @@ async def test_a_lost_claim_cuts_its_letters(fake_clock: FakeClock) -> None:
     """consumer/C:R2: the next owner handles the message, and writes its letter."""
     log, handler, letters = log_of("a"), Poisoned(0), BlockingSink[Any]()
     source = MemorySource(log, clock=fake_clock)
-    options: Any = {"poison": "skip", "dead_letters": letters}
+    options: Any = {"poison": Poison("skip", dead_letters=letters)}
     consumer = Consumer(source, clock=fake_clock, **options)
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handler))
@@ -109,7 +109,7 @@ async def test_the_letter_of_used_up_attempts_counts_them(fake_clock: FakeClock)
     async def handle(message: Message) -> Nak:
         return Nak(0.1, TransientError("the shop is closed"))
 
-    options = {"poison": "skip", "dead_letters": letters}
+    options = {"poison": Poison("skip", dead_letters=letters)}
     report = await finite(log_of("a"), fake_clock, **options).run(handle)
     (letter,) = letters.applied
     assert (letter.attempts, letter.error_class) == (5, "transient")
@@ -119,7 +119,7 @@ async def test_the_letter_of_used_up_attempts_counts_them(fake_clock: FakeClock)
 
 @pytest.mark.parametrize("poison", ["skip", "block", "block_and_dead_letter"])
 async def test_a_dead_letter_by_result_is_of_that_record_only(
-    fake_clock: FakeClock, poison: str
+    fake_clock: FakeClock, poison: Any
 ) -> None:
     """consumer/O20: its key continues, whatever the poison strategy is."""
     log, letters, handled = log_of(*"aaa"), FakeSink[Any](), []
@@ -128,7 +128,7 @@ async def test_a_dead_letter_by_result_is_of_that_record_only(
         handled.append(message.offset)
         return ToDeadLetter("too old") if message.offset == 1 else None
 
-    options = {"poison": poison, "dead_letters": letters}
+    options = {"poison": Poison(poison, dead_letters=letters)}
     report = await finite(log, fake_clock, **options).run(handle)
     assert handled == [0, 1, 2]
     assert offsets(letters) == [1]
@@ -151,7 +151,7 @@ async def test_block_and_dead_letter_writes_one_letter_and_keeps_the_key(
 ) -> None:
     """consumer/C:F2: the default with dead letters."""
     log, handler, letters = log_of(*"aab"), Poisoned(0), FakeSink[Any]()
-    async with running(log, fake_clock, handler, dead_letters=letters) as consumer:
+    async with running(log, fake_clock, handler, poison=Poison(dead_letters=letters)) as consumer:
         assert handler.offsets == [0, 2]
         assert offsets(letters) == [0]
         assert len(consumer.blocked) == 1
@@ -168,7 +168,7 @@ async def test_block_and_dead_letter_writes_one_letter_and_keeps_the_key(
 async def test_skip_leaves_one_dead_letter(fake_clock: FakeClock, strategy: Any) -> None:
     """consumer/C:F2: written once, when the key blocks or when the message is skipped."""
     log, handler, letters = log_of(*"aa"), Poisoned(0), FakeSink[Any]()
-    options = {"poison": strategy, "dead_letters": letters}
+    options = {"poison": Poison(strategy, dead_letters=letters)}
     async with running(log, fake_clock, handler, **options) as consumer:
         assert len(letters.applied) == (strategy == "block_and_dead_letter")
         consumer.unblock("a", action="skip")
@@ -183,7 +183,7 @@ async def test_a_message_that_blocks_again_has_another_letter_and_may_still_be_s
     fake_clock: FakeClock,
 ) -> None:
     log, handler, letters = log_of(*"aa"), Poisoned(0), FakeSink[Any]()
-    async with running(log, fake_clock, handler, dead_letters=letters) as consumer:
+    async with running(log, fake_clock, handler, poison=Poison(dead_letters=letters)) as consumer:
         consumer.unblock("a")
         await fake_clock.advance(1.0)
         assert {letter.key for letter in letters.applied} == {letters.applied[0].key}
@@ -199,7 +199,7 @@ async def test_a_letter_that_is_written_last_ends_a_run_with_its_key_blocked(
 ) -> None:
     """When the source ends, the run waits for the letter, but not for an operator."""
     letters = SlowSink[Any](3.0)
-    consumer = finite(log_of(*"aab"), fake_clock, dead_letters=letters)
+    consumer = finite(log_of(*"aab"), fake_clock, poison=Poison(dead_letters=letters))
     report = await consumer.run(Poisoned(0))
     assert fake_clock.now() == pytest.approx(3.0)
     assert len(report.blocked) == 1
@@ -209,13 +209,16 @@ async def test_a_letter_that_is_written_last_ends_a_run_with_its_key_blocked(
 async def test_the_circuit_opens_before_the_letter_is_written(fake_clock: FakeClock) -> None:
     """consumer/C:F3: the message that opens it has no letter and is redelivered."""
     log, letters = MemoryLog(records("abcd")), FakeSink[Any]()
-    options: Any = {"dead_letters": letters, "max_consecutive_dead_letters": 3, "concurrency": 1}
+    options: Any = {
+        "poison": Poison("skip", dead_letters=letters, max_consecutive_dead_letters=3),
+        "concurrency": 1,
+    }
 
     async def handle(message: Message) -> Terminate:
         return Terminate("a bad deployment")
 
     with pytest.raises(DeadLetterLimit, match="t/0: 3 messages in a row"):
-        await finite(log, fake_clock, poison="skip", **options).run(handle)
+        await finite(log, fake_clock, **options).run(handle)
     assert offsets(letters) == [0, 1]
     assert log.positions[P0] == Position(2)
 
@@ -225,7 +228,10 @@ async def test_a_message_that_opened_the_circuit_is_not_skipped_without_a_letter
 ) -> None:
     """It has no letter yet, although the strategy writes one before it blocks."""
     log, letters = log_of("a", "b"), FakeSink[Any]()
-    options: Any = {"dead_letters": letters, "max_consecutive_dead_letters": 1, "concurrency": 1}
+    options: Any = {
+        "poison": Poison(dead_letters=letters, max_consecutive_dead_letters=1),
+        "concurrency": 1,
+    }
     consumer = finite(log, fake_clock, **options)
 
     async def handle(message: Message) -> Terminate | None:
@@ -276,6 +282,8 @@ async def test_dead_letters_are_open_while_the_source_is(fake_clock: FakeClock) 
     events: list[str] = []
     source = WatchedSource(log_of("a"), ends=True, clock=fake_clock)
     source.events = events
-    consumer = Consumer(source, clock=fake_clock, poison="skip", dead_letters=Watched(events))
+    consumer = Consumer(
+        source, clock=fake_clock, poison=Poison("skip", dead_letters=Watched(events))
+    )
     await consumer.run(Poisoned(0))
     assert events == ["letters open", "source open", "letter", "source closed", "letters closed"]

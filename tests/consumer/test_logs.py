@@ -10,7 +10,7 @@ from consumer_help import P0, P1
 from consuming import PROMPT
 
 from sluicegate import Consumer, Nak, Terminate
-from sluicegate.consumer import MemoryLog, MemorySource, Position, Record
+from sluicegate.consumer import MemoryLog, MemorySource, Poison, Position, Record
 from sluicegate.testing import ScriptedSink, fail
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ async def test_blocked_messages_and_failing_dead_letters_are_errors(
     source = MemorySource(MemoryLog(records("poison")), ends=True, clock=fake_clock)
     letters: ScriptedSink[Any] = ScriptedSink([fail(OSError("away"))])
     consumer = Consumer(
-        source, name="billing", clock=fake_clock, dead_letters=letters, retry=PROMPT
+        source, name="billing", clock=fake_clock, poison=Poison(dead_letters=letters), retry=PROMPT
     )
     caplog.set_level(DEBUG, "sluicegate.consumer")
     async with consumer:

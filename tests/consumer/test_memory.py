@@ -10,11 +10,12 @@ import pytest
 
 from sluicegate import ClosedError, ConfigError, Consumer, PermanentError, TransientError
 from sluicegate.consumer import (
+    InFlight,
     MemoryLog,
     MemorySource,
     Position,
     Record,
-    SourceTraits,
+    SourceCapabilities,
     TopicPartition,
 )
 from sluicegate.consumer.memory.source import Crashed
@@ -140,7 +141,7 @@ async def test_a_hole_behind_records_without_room_is_not_passed(fake_clock: Fake
     handler = Handled(fake_clock, 0.9)
     source = MemorySource(log, clock=fake_clock)
     async with running(
-        source, handler, fake_clock, size_of=lambda record: 6, max_in_flight_bytes=10
+        source, handler, fake_clock, in_flight=InFlight(bytes=10, size_of=lambda record: 6)
     ):
         await fake_clock.advance(3.5)
         assert log.positions[P0] == Position(3)
@@ -175,7 +176,7 @@ async def test_a_fetch_raises_what_is_scripted_and_ends_the_run(fake_clock: Fake
 async def test_in_progress_extends_the_sources_deadline(fake_clock: FakeClock) -> None:
     """O-T17: a record extended in time is not redelivered; another one is."""
     log = log_of(2)
-    source = MemorySource(log, ack_wait=30.0, traits=SourceTraits(), clock=fake_clock)
+    source = MemorySource(log, ack_wait=30.0, capabilities=SourceCapabilities(), clock=fake_clock)
 
     async def handle(message: Message) -> None:
         for _ in range(5):
@@ -193,7 +194,7 @@ async def test_in_progress_extends_the_sources_deadline(fake_clock: FakeClock) -
 async def test_a_consumer_extends_what_it_holds_by_itself(fake_clock: FakeClock) -> None:
     """O-T17: as often as the source requires, so that nothing is redelivered."""
     source = MemorySource(log_of(2), ack_wait=30.0, clock=fake_clock)
-    assert source.traits.extend_every == 10.0
+    assert source.capabilities.extend_every == 10.0
     async with running(source, Handled(fake_clock, 100.0), fake_clock):
         await fake_clock.advance(110.0)
         assert source.redelivered == []
@@ -380,8 +381,10 @@ async def test_a_trouble_reaches_the_host(fake_clock: FakeClock) -> None:
 
 async def test_a_source_is_kept_alive_while_nothing_is_fetched(fake_clock: FakeClock) -> None:
     """consumer/C:B1."""
-    source = MemorySource(log_of(5), clock=fake_clock, traits=SourceTraits(keep_alive_every=2.0))
-    async with running(source, Handled(fake_clock, 9.0), fake_clock, max_in_flight=1):
+    source = MemorySource(
+        log_of(5), clock=fake_clock, capabilities=SourceCapabilities(keep_alive_every=2.0)
+    )
+    async with running(source, Handled(fake_clock, 9.0), fake_clock, in_flight=1):
         await fake_clock.advance(8.0)
         assert source.kept_alive == 4
 
@@ -389,34 +392,34 @@ async def test_a_source_is_kept_alive_while_nothing_is_fetched(fake_clock: FakeC
 class PlainSource:
     """A source that has no calls but those of every source."""
 
-    def __init__(self, source: MemorySource, traits: SourceTraits) -> None:
-        self.traits = traits
+    def __init__(self, source: MemorySource, capabilities: SourceCapabilities) -> None:
+        self.capabilities = capabilities
         self.open, self.fetch = source.open, source.fetch
         self.commit, self.ends = source.commit, source.ends
 
 
 async def test_a_source_need_not_keep_alive_or_extend(fake_clock: FakeClock) -> None:
-    source = PlainSource(MemorySource(log_of(3), ends=True, clock=fake_clock), SourceTraits())
+    source = PlainSource(MemorySource(log_of(3), ends=True, clock=fake_clock), SourceCapabilities())
 
     async def handle(message: Message) -> None:
         message.in_progress()
 
-    report = await Consumer(source, clock=fake_clock, max_in_flight=1).run(handle)
+    report = await Consumer(source, clock=fake_clock, in_flight=1).run(handle)
     assert report.counts.acked == 3
 
 
 @pytest.mark.parametrize(
-    ("traits", "named"),
+    ("capabilities", "named"),
     [
-        (SourceTraits(keep_alive_every=2.0), r"needs keep_alive\(\)"),
-        (SourceTraits(extend_every=2.0), r"needs extend\(\)"),
+        (SourceCapabilities(keep_alive_every=2.0), r"needs keep_alive\(\)"),
+        (SourceCapabilities(extend_every=2.0), r"needs extend\(\)"),
     ],
 )
 def test_a_source_without_the_calls_it_asks_for_is_refused(
-    traits: SourceTraits, named: str
+    capabilities: SourceCapabilities, named: str
 ) -> None:
     with pytest.raises(ConfigError, match=named):
-        Consumer(PlainSource(MemorySource(log_of(1)), traits))
+        Consumer(PlainSource(MemorySource(log_of(1)), capabilities))
 
 
 @pytest.mark.parametrize("is_batch", [False, True])
@@ -457,8 +460,8 @@ async def test_one_consumer_at_a_time(fake_clock: FakeClock) -> None:
         (lambda: MemorySource(MemoryLog(), ack_wait=0), "ack_wait=0"),
         (lambda: MemorySource(MemoryLog(), commit_seconds=-1), "commit_seconds=-1"),
         (
-            lambda: MemorySource(MemoryLog(), traits=cast("Any", {})),
-            r"traits=\{\}: must be a SourceTraits",
+            lambda: MemorySource(MemoryLog(), capabilities=cast("Any", {})),
+            r"capabilities=\{\}: must be SourceCapabilities",
         ),
         (lambda: MemoryLog(metadata_limit=-1), "metadata_limit=-1"),
         (lambda: MemoryLog([Record("t", 0, 5), Record("t", 0, 5)]), "offset=5: .* at least 6"),

@@ -12,7 +12,7 @@ from consuming import PROMPT
 
 from sluicegate import ConfigError, Consumer, Nak, Observer, Terminate, ToDeadLetter
 from sluicegate._core.observer import HandlerEnd
-from sluicegate.consumer import ConsumerObserver, Manual, MemoryLog, MemorySource, Skip
+from sluicegate.consumer import ConsumerObserver, Manual, MemoryLog, MemorySource, Poison, Skip
 from sluicegate.consumer.handling.handlers import with_reports
 from sluicegate.consumer.operating.health import Lag
 from sluicegate.consumer.run import Run
@@ -153,7 +153,9 @@ async def test_a_dead_letter_that_a_handler_asks_for_is_told(fake_clock: FakeClo
     async def handler(message: Message) -> object:
         return ToDeadLetter("old")
 
-    consumer = finite(log_of("a"), fake_clock, dead_letters=MemorySink(), observers=[seen])
+    consumer = finite(
+        log_of("a"), fake_clock, poison=Poison(dead_letters=MemorySink()), observers=[seen]
+    )
     await consumer.run(handler)
     assert seen.poison == [(0, "old", "dead_letter")]
 

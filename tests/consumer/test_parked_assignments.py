@@ -13,7 +13,7 @@ from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, r
 from park_help import DurableParkStore, parking
 
 from sluicegate import Consumer, Nak, Terminate
-from sluicegate.consumer import MemoryLog, MemorySource, ParkedRecord, Position
+from sluicegate.consumer import Keys, MemoryLog, MemorySource, ParkedRecord, Position
 from sluicegate.consumer.failures.parking import Unparked
 from sluicegate.testing import FakeClock
 
@@ -153,7 +153,7 @@ async def test_a_key_of_a_shared_scope_waits_for_the_turn_of_another_partition(
         topic="t", partition=1, offset=7, key="a", value=b"", reason="", parked_at=MOMENT
     )
     source = MemorySource(log, partitions=[P0], clock=fake_clock)
-    consumer = Consumer(source, clock=fake_clock, **parking(store, key_scope="topic"))
+    consumer = Consumer(source, clock=fake_clock, **parking(store, key=Keys(scope="topic")))
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handle))
         await fake_clock.advance(1.0)

@@ -10,7 +10,15 @@ from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, r
 from park_help import DurableParkStore, parking
 
 from sluicegate import ConfigError, Consumer, Nak, Terminate
-from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Position
+from sluicegate.consumer import (
+    InFlight,
+    Keys,
+    MemoryLog,
+    MemoryParkStore,
+    MemorySource,
+    Poison,
+    Position,
+)
 from sluicegate.consumer.failures.parking import Unparked
 from sluicegate.errors import NoSuchKey, SluicegateWarning
 from sluicegate.testing import FakeClock
@@ -99,7 +107,7 @@ async def test_a_record_without_a_usable_size_does_not_park_its_key(fake_clock: 
     def size_of(record: SourceRecord) -> int:
         return 1 // record.offset
 
-    options = parking(store, size_of=size_of)
+    options = parking(store, in_flight=InFlight(size_of=size_of))
     for _ in range(2):
         await finite(log, fake_clock, **options).run(handler)
         log.produce("t", b"", key="a")
@@ -126,7 +134,7 @@ async def test_a_scope_of_the_group_parks_the_key_of_every_partition(fake_clock:
         await handler(message)
         return Terminate() if message.key == "a" else None
 
-    options = parking(store, key_scope="group")
+    options = parking(store, key=Keys(scope="group"))
     async with running(log, fake_clock, handle, **options) as consumer:
         assert [message.key for message in handler.handled].count("a") == 1
         assert len(store.offsets(scope="")) == 2
@@ -197,11 +205,11 @@ async def test_a_drain_leaves_what_cannot_be_parked_to_the_next_owner(
 def test_the_settings_of_a_park_store_are_checked(fake_clock: FakeClock) -> None:
     source = MemorySource(MemoryLog(), clock=fake_clock)
     with pytest.warns(SluicegateWarning, match="loses parked messages with this process") as told:
-        Consumer(source, parked=MemoryParkStore())
+        Consumer(source, poison=Poison(parked=MemoryParkStore()))
     assert len(told) == 1
-    with pytest.raises(ConfigError, match="name='consumer': must be set with parked="):
-        Consumer(source, parked=DurableParkStore())
-    with pytest.raises(ConfigError, match="poison='park_key': needs parked="):
+    with pytest.raises(ConfigError, match=r"name='consumer': must be set with Poison\(parked="):
+        Consumer(source, poison=Poison(parked=DurableParkStore()))
+    with pytest.raises(ConfigError, match=r"poison='park_key': needs Poison\(parked="):
         Consumer(source, poison="park_key")
-    with pytest.raises(ConfigError, match=r"parked=.* has no effect with poison='skip'"):
-        Consumer(source, name="x", poison="skip", parked=DurableParkStore())
+    with pytest.raises(ConfigError, match=r"parked=.* has no effect with strategy='skip'"):
+        Consumer(source, name="x", poison=Poison("skip", parked=DurableParkStore()))

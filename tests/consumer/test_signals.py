@@ -16,7 +16,7 @@ from watch_help import Gate
 
 import sluicegate
 from sluicegate import Consumer
-from sluicegate.consumer import MemorySource
+from sluicegate.consumer import Commits, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -106,7 +106,7 @@ async def test_a_cancellation_during_the_last_commit_is_raised_with_the_report(
 ) -> None:
     """consumer/C:B3: `stop` began the drain, and the commit may or may not be stored."""
     source = MemorySource(log_of("a"), clock=fake_clock, commit_seconds=10.0)
-    consumer = Consumer(source, clock=fake_clock, drain=30.0, commit_every=100.0)
+    consumer = Consumer(source, clock=fake_clock, drain=30.0, commits=Commits(every=100.0))
     async with consumer:
         run = asyncio.create_task(consumer.run(Recorder()))
         await fake_clock.advance(1.0)

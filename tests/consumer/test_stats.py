@@ -15,7 +15,7 @@ from watch_help import Gate, running
 
 from sluicegate import ClosedError, Consumer, Nak, Terminate, ToDeadLetter
 from sluicegate.consumer import MemoryLog, MemorySource, Position
-from sluicegate.consumer.operating.stats import InFlight
+from sluicegate.consumer.operating.stats import InFlightStats
 from sluicegate.consumer.progress import offset_map
 from sluicegate.consumer.progress.tracker import Tracker
 
@@ -34,7 +34,7 @@ async def test_a_snapshot_has_levels_counts_and_positions(fake_clock: FakeClock)
         await consumer.commit()
         stats = consumer.stats()
         assert stats.name == "billing"
-        assert stats.in_flight == InFlight(
+        assert stats.in_flight == InFlightStats(
             messages=6,
             bytes=6,
             ready=0,
@@ -168,7 +168,7 @@ async def test_nothing_is_told_before_the_end_of_the_map_is_passed(
     """consumer/C:N6: the window keeps the consumer before the end of the map."""
     caplog.set_level(logging.INFO)
     gate = Gate()
-    async with running(fake_clock, interrupted((5, 9)), gate, max_in_flight=2) as consumer:
+    async with running(fake_clock, interrupted((5, 9)), gate, in_flight=2) as consumer:
         await fake_clock.advance(10.0)
         assert not [line for line in caplog.messages if "continued at" in line]
         assert consumer.stats().deliveries.replayed == 2

@@ -15,7 +15,7 @@ from consuming import PROMPT, consume, records
 from watch_help import running
 
 from sluicegate import Ack, Backoff, Batcher, Consumer, RetryPolicy, flow
-from sluicegate.consumer import MemoryLog, MemorySource, SourceTraits
+from sluicegate.consumer import InFlight, MemoryLog, MemorySource, SourceCapabilities
 from sluicegate.consumer.handling.results import HandlerTimeout
 from sluicegate.consumer.handling.timeouts import HandlerClock
 from sluicegate.consumer.handling.workers import Slot
@@ -335,8 +335,8 @@ async def test_held_records_are_extended_at_the_source(
     admitted.
     """
     log = MemoryLog(records(("a", b"slow"), ("a", b"2"), ("b", b"fails"), ("c", b"big" * 100)))
-    traits = SourceTraits(extend_every=1.0 if extends else None)
-    source = MemorySource(log, ends=True, ack_wait=3.0, traits=traits, clock=fake_clock)
+    can = SourceCapabilities(extend_every=1.0 if extends else None)
+    source = MemorySource(log, ends=True, ack_wait=3.0, capabilities=can, clock=fake_clock)
 
     async def handle(message: Message) -> None:
         if message.value == b"slow":
@@ -345,7 +345,7 @@ async def test_held_records_are_extended_at_the_source(
             raise ValueError
 
     retry = RetryPolicy(backoff=Backoff(base=8.0, longest=8.0, jitter="none"))
-    consumer = Consumer(source, clock=fake_clock, retry=retry, max_in_flight_bytes=100)
+    consumer = Consumer(source, clock=fake_clock, retry=retry, in_flight=InFlight(bytes=100))
     report = await consumer.run(handle)
     assert report.counts.acked == 4
     assert bool(source.redelivered) is not extends
@@ -357,7 +357,7 @@ async def test_in_progress_extends_the_deadline_of_the_source(
 ) -> None:
     """O-T17."""
     log = MemoryLog(records(("a", b"1")))
-    source = MemorySource(log, ack_wait=3.0, traits=SourceTraits(), clock=fake_clock)
+    source = MemorySource(log, ack_wait=3.0, capabilities=SourceCapabilities(), clock=fake_clock)
 
     async def handle(message: Message) -> None:
         for _ in range(5):
@@ -381,7 +381,7 @@ async def test_a_source_that_cannot_extend_is_reported_and_no_handler_fails(
     source = Broken(
         MemoryLog(records(("a", b"1"))),
         ends=True,
-        traits=SourceTraits(extend_every=1.0),
+        capabilities=SourceCapabilities(extend_every=1.0),
         clock=fake_clock,
     )
 

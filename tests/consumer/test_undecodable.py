@@ -11,7 +11,15 @@ from consumer_help import P0, log_of, running
 from park_help import DurableParkStore, parking
 
 from sluicegate import Consumer
-from sluicegate.consumer import MemoryLog, MemorySource, Position, UndecodableRecord
+from sluicegate.consumer import (
+    InFlight,
+    Keys,
+    MemoryLog,
+    MemorySource,
+    Poison,
+    Position,
+    UndecodableRecord,
+)
 from sluicegate.consumer.failures.parking import Unparked
 from sluicegate.consumer.jobs import JobScheduler
 from sluicegate.letters.items import NoSourceRecordError, record_of_item
@@ -111,11 +119,10 @@ async def test_it_is_a_dead_letter_and_the_others_are_handled_in_order(
         MemorySource(log, ends=True, clock=fake_clock),
         clock=fake_clock,
         ordering=ordering,
-        poison="skip",
-        dead_letters=letters,
+        poison=Poison("skip", dead_letters=letters),
         steps=[seen.step],
         concurrency=1 if ordering == "unordered" else 10,
-        key_scope="topic",
+        key=Keys(scope="topic") if ordering == "key" else None,
     )
     async with consumer:
         report = await work(consumer, seen)
@@ -174,9 +181,8 @@ async def test_a_key_function_sees_it_only_for_its_lane(fake_clock: FakeClock) -
         MemorySource(log, ends=True, clock=fake_clock),
         clock=fake_clock,
         key=refuses,
-        size_of=refuses,
-        poison="skip",
-        dead_letters=letters,
+        in_flight=InFlight(size_of=refuses),
+        poison=Poison("skip", dead_letters=letters),
     )
     async with consumer:
         await singly(consumer, seen)
@@ -207,7 +213,7 @@ async def test_a_parked_one_never_reaches_the_handler(
     async def handle(message: Message) -> None:
         seen.take(message)
 
-    options = parking(store, **({"dead_letters": letters} if has_letters else {}))
+    options = parking(store, dead_letters=letters if has_letters else None)
     async with running(log, fake_clock, handle, **options) as consumer:
         await fake_clock.advance(1.0)
         assert seen.handled == {"a": [0]}

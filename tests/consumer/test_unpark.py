@@ -216,7 +216,9 @@ async def test_an_unparked_key_that_is_not_parked_is_an_error(fake_clock: FakeCl
         with pytest.raises(NoSuchKey, match=r"^key 'b' is not parked; parked: 'a'$"):
             await consumer.unpark("b")
     async with running(log_of("a"), fake_clock, Poisoned(0)) as consumer:
-        with pytest.raises(ConfigError, match="consumer has no parked=, so no key is parked"):
+        with pytest.raises(
+            ConfigError, match=r"consumer has no Poison\(parked=...\), so no key is parked"
+        ):
             await consumer.unpark("a")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from sluicegate import ConfigError
 from sluicegate._core.keywords import takes
-from sluicegate.http import ElasticsearchSink, HttpSink, config
+from sluicegate.http import ElasticsearchSink, HttpSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,15 +86,8 @@ def test_an_option_without_a_home_is_an_error_at_decoration() -> None:
         takes(Shared, lambda *, size=1, name=None: (size, name))
 
 
-def test_http_options_are_the_keywords_of_an_endpoint() -> None:
-    keywords = inspect.signature(config.endpoint).parameters
-    for name, hint in config.HttpOptions.__annotations__.items():
-        assert keywords[name].annotation == hint.__forward_arg__
-
-
 @pytest.mark.parametrize("sink", [HttpSink, ElasticsearchSink])
-def test_a_sink_over_http_refuses_the_keywords_of_an_endpoint_that_are_not_its_own(
-    sink: Callable[..., object],
-) -> None:
-    with pytest.raises(ConfigError, match=r"^own_headers=\.\.\.: \w+ has no such argument"):
-        sink("http://localhost", own_headers={})
+def test_an_argument_of_the_access_is_named_as_such(sink: Callable[..., object]) -> None:
+    call = rf"write {sink.__name__}\(HttpAccess\(..., auth=...\), ...\)"
+    with pytest.raises(ConfigError, match=rf"^auth=\.\.\.: is an argument of HttpAccess; {call}"):
+        sink("http://localhost", auth="secret")

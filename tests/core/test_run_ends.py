@@ -24,7 +24,7 @@ from sluicegate import (
     UnknownOutcomeError,
     flow,
 )
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Poison
 from sluicegate.errors import ItemsFailed, StoppedError
 from sluicegate.sinks import MemorySink
 
@@ -269,7 +269,7 @@ def test_a_pipe_with_a_poison_record_in_the_letters_succeeds(*, blocks: bool) ->
     batcher = Batcher(refuse_three, key=lambda message: message.key, limits=limits)
     retry = sluicegate.RetryPolicy(attempts=1)
     strategy: Any = "block_and_dead_letter" if blocks else "skip"
-    pipe = flow.pipe(records(), batcher, dead_letters=letters, on_rejected=strategy, retry=retry)
+    pipe = flow.pipe(records(), batcher, poison=Poison(strategy, dead_letters=letters), retry=retry)
     report = sluicegate.run(pipe.run())
     assert report is not None
     assert report.complete
@@ -288,8 +288,7 @@ def test_a_consumer_that_has_dead_lettered_an_event_answers_for_its_item() -> No
                 records(),
                 name="forwards",
                 ordering="partition",
-                poison="skip",
-                dead_letters=letters,
+                poison=Poison("skip", dead_letters=letters),
                 retry=sluicegate.RetryPolicy(attempts=1),
             )
             async with consumer:

@@ -23,7 +23,7 @@ from sluicegate import ConfigError, RowBatch
 from sluicegate._core.stacking import as_sink
 from sluicegate.cli import main
 from sluicegate.clickhouse import ClickHouseSink
-from sluicegate.http import ElasticsearchSink, HttpSink
+from sluicegate.http import ElasticsearchSink, HttpAccess, HttpSink
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSink, KafkaSource
 from sluicegate.nats import JetStreamSource, NatsSink
 from sluicegate.objects import ObjectSink
@@ -88,7 +88,7 @@ OTHERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "http": ("http", lambda url: HttpSink(url)),
     "http proxy": (
         "http",
-        lambda url: HttpSink(f"http://{NOWHERE}/", client_options={"proxy": url}),
+        lambda url: HttpSink(HttpAccess(f"http://{NOWHERE}/", client_options={"proxy": url})),
     ),
     "redis": ("redis", lambda url: RedisSink(url, stream="s")),
     "nats": ("nats", lambda url: NatsSink("s", servers=url, connect_timeout=0.2)),

@@ -66,6 +66,8 @@ TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {
     "how-to/try-again.md": ("dsn", "columns"),
     "how-to/use-with-flask.md": (),
     "how-to/write-to-a-file.md": ("dsn",),
+    "how-to/write-to-http.md": ("token",),
+    "how-to/write-to-kafka.md": ("password",),
     "how-to/write-to-nats.md": (),
     "how-to/write-to-objects.md": (),
     "how-to/write-to-redis.md": (),
@@ -105,6 +107,7 @@ def names(*wanted: str) -> dict[str, Any]:
     every = {
         "dsn": "postgresql://localhost/app",
         "columns": ("id", "action"),
+        "password": "correct-horse",
         "event": {"customer": "acme", "order": 7},
         "write_rows": write_rows,
         "source": MemorySource(log, ends=True),
@@ -391,7 +394,7 @@ def test_source_into_postgresql(runner: asyncio.Runner, capsys: pytest.CaptureFi
 
     async def run_blocked() -> None:
         given = parts()
-        pipe = flow.pipe(*given.values(), name="ledger", on_rejected="block")
+        pipe = flow.pipe(*given.values(), name="ledger", poison="block")
         running = asyncio.create_task(pipe.run())
         await pipe.wait_ready()
         await waited_for(lambda: pipe.blocked)
@@ -415,7 +418,7 @@ def test_source_into_postgresql(runner: asyncio.Runner, capsys: pytest.CaptureFi
 
     async def run_probed() -> None:
         given = parts()
-        pipe = flow.pipe(*given.values(), name="ledger", on_rejected="skip")
+        pipe = flow.pipe(*given.values(), name="ledger", poison="skip")
         port = str(free_port())
         running = asyncio.create_task(
             probed.run_within({"pipe": pipe}, **{"0.0.0.0": "127.0.0.1", "8080": port})

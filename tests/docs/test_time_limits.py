@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sluicegate import sinks
+from sluicegate.http import HttpAccess
 from sluicegate.http.config import TIMEOUT
-from sluicegate.kafka import ConfluentKafkaSource, KafkaSource, KafkaState
+from sluicegate.kafka import ConfluentKafkaSource, KafkaAccess, KafkaSource, KafkaState
 from sluicegate.kafka.state.topic import PATIENCE
 from sluicegate.nats import JetStreamSource
 from sluicegate.nats.connection import CLOSE_SECONDS
@@ -17,6 +18,7 @@ from sluicegate.nats.jetstream.channel import REQUEST_WITHIN
 from sluicegate.nats.options import PING_INTERVAL, PINGS
 from sluicegate.objects import letters as objects
 from sluicegate.postgres import (
+    PostgresAccess,
     PostgresAdvisoryLocks,
     PostgresEffects,
     PostgresParkStore,
@@ -42,11 +44,13 @@ ROW = re.compile(
     r" (?P<default>[\d.]+) \|$",
     re.MULTILINE,
 )
+ACCESSES = (HttpAccess, KafkaAccess, PostgresAccess)
 OTHERS = (
     ConfluentKafkaSource,
     JetStreamSource,
     KafkaSource,
     KafkaState,
+    PostgresAccess,
     PostgresAdvisoryLocks,
     PostgresEffects,
     PostgresParkStore,
@@ -73,6 +77,7 @@ TESTED = {
     "KafkaSource": (READERS, "aiokafka"),
     "ConfluentKafkaSource": (READERS, "librdkafka"),
     "KafkaState": ("tests/kafka/state/test_state.py", "test_silent_connections"),
+    "PostgresAccess": (CLIENTS, "PostgresAccess"),
     "PostgresAdvisoryLocks": (CLIENTS, "PostgresAdvisoryLocks"),
     "PostgresEffects": (CLIENTS, "PostgresEffects"),
     "PostgresParkStore": (CLIENTS, "PostgresParkStore"),
@@ -100,7 +105,17 @@ FIXED = {
     "sluicegate dlq: a request": objects.TIMEOUT,
     "sluicegate dlq: a request about the lease; its release at the end": objects.ANSWER_WITHIN,
 }
-TIMES = {"": 1, " / 1000": 0.001, ", three times": PATIENCE}
+TIMES = {"": 1, ", three times": PATIENCE}
+
+
+def _parameters(made: Any) -> dict[str, inspect.Parameter]:
+    """The arguments of a class, and those of the access that it takes."""
+    own = inspect.signature(made).parameters
+    taken = [each for each in ACCESSES if f"| {each.__name__}" in str(own.values())]
+    return {
+        **{k: v for each in taken for k, v in inspect.signature(each).parameters.items()},
+        **own,
+    }
 
 
 def _default(client: str, limit: str) -> float:
@@ -109,13 +124,7 @@ def _default(client: str, limit: str) -> float:
         assert PINGS + 1 == PATIENCE
         return PING_INTERVAL
     made = KINDS.get(client) or getattr(sinks, client)
-    if limit == "request_timeout_ms":
-        source = KafkaSource("t", bootstrap="localhost:9092", group="g")
-        return float(source._options.arguments()[limit])
-    if limit == "socket.timeout.ms":
-        other = ConfluentKafkaSource("t", bootstrap="localhost:9092", group="g")
-        return float(other._options.of_reader()[limit])
-    default = inspect.signature(made).parameters[limit].default
+    default = _parameters(made)[limit].default
     return TIMEOUT if default is None else float(default)
 
 
@@ -146,6 +155,6 @@ def test_everything_with_a_limit_is_on_the_page() -> None:
     limited = {
         name
         for name, made in (shelf | KINDS).items()
-        if any(each.endswith("_timeout") for each in inspect.signature(made).parameters)
+        if any(each.endswith("_timeout") for each in _parameters(made))
     }
     assert limited == {*TESTED} - {"sluicegate dlq"}

@@ -80,7 +80,7 @@ def test_an_id_stands_once_and_its_anchor_follows_from_it() -> None:
         ("batcher/B-T38, design 3.3: x", {"B-T38", "design 3.3"}),
         ("consumer/C:Ba3, I5.", {"consumer/C:Ba3", "I5"}),
         ("B-T17, B25: by status", {"B-T17", "batcher/B25"}),
-        ("O-T4, consumer/C:B1: with `max_in_flight=3`", {"O-T4", "consumer/C:B1"}),
+        ("O-T4, consumer/C:B1: with `in_flight=3`", {"O-T4", "consumer/C:B1"}),
         ("batcher/I1: x, batcher/1.2-13: y", {"I1", "batcher/1.2-13"}),
         ("S-T1, S18: x", {"S-T1", "S18"}),
         ("consumer/C:N12, R1.", {"consumer/C:N12", "R1"}),

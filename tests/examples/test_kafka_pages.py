@@ -19,9 +19,10 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from tests.children import child
 from tests.examples.example import DOCS, EXAMPLES, load, printed_on
+from tests.kafka.access_help import kafka_args
 
 from sluicegate import ConfigError, Consumer
-from sluicegate.kafka import KafkaSource
+from sluicegate.kafka import KafkaAccess, KafkaSource
 from sluicegate.testing.servers.program import free_port
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def test_the_sources_of_the_page_can_be_made(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("KAFKA_PASSWORD", "hunter2")
     assert "hunter2" not in repr(module.how_to_log_in("kafka:9092"))
     with pytest.raises(ConfigError) as refused:
-        KafkaSource("t", bootstrap="kafka:9092", group="g", sasl_password="hunter2")
+        KafkaAccess("kafka:9092", sasl_password="hunter2")
     assert "hunter2" not in str(refused.value)
 
 
@@ -129,7 +130,9 @@ async def group_of_another_protocol(kafka: EmbeddedKafka, group: str) -> AsyncIt
 async def explained(kafka: EmbeddedKafka, *topics: str, group: str, **options: Any) -> str:
     """The source's trouble in `explain()`, with the names on the page."""
     bootstrap = options.pop("bootstrap", kafka.bootstrap)
-    source = KafkaSource(*topics, bootstrap=bootstrap, group=group, **{**TIMES, **options})
+    source = KafkaSource(
+        *topics, group=group, **kafka_args(KafkaSource, bootstrap, **{**TIMES, **options})
+    )
     logger, heard = logging.getLogger("sluicegate.kafka"), Heard(group)
     logger.addHandler(heard)
     try:

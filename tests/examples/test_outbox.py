@@ -12,7 +12,7 @@ import asyncpg
 import httpx
 from tests.examples.example import load, printed_on
 
-from sluicegate.postgres import install_streams
+from sluicegate.postgres import PostgresAccess, install_streams
 
 if TYPE_CHECKING:
     import pytest
@@ -46,7 +46,10 @@ async def test_requests_side_by_side_leave_a_message_for_each_order(
 
     relay = module.make_relay(database, sink)
     await install_streams(database)
-    async with asyncpg.create_pool(database) as pool, module.LOG.notifier(pool=pool) as notifier:
+    async with (
+        asyncpg.create_pool(database) as pool,
+        module.LOG.notifier(PostgresAccess(pool=pool)) as notifier,
+    ):
         await pool.execute(module.TABLE)
         _, codes = await asyncio.gather(relay.run(), posted(module.make_app(pool, notifier)))
         orders = await pool.fetch("SELECT number FROM orders")

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from tests.kafka.access_help import kafka_args
 from tests.kafka.source.storm_help import QUICK, Watch
 from tests.kafka.source.truth_help import Truth
 
@@ -18,6 +19,7 @@ from sluicegate import (
     UnknownOutcomeError,
     flow,
 )
+from sluicegate.consumer import Commits
 from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:
@@ -128,7 +130,7 @@ class PipeMember:
         self, source: Any, batcher: Any, watch: PipeWatch | None = None, **options: Any
     ) -> None:
         self.watch = PipeWatch() if watch is None else watch
-        options = {"drain": 2.5, "commit_every": 0.1, "name": "piped", **options}
+        options = {"drain": 2.5, "commits": Commits(every=0.1), "name": "piped", **options}
         self.pipe = flow.pipe(source, batcher, observers=[self.watch], **options)
         self.task: asyncio.Task[PipeReport] = asyncio.ensure_future(self.pipe.run())
 
@@ -163,7 +165,7 @@ async def pipe_member(
 def kafka_source(topic: str, group: str, bootstrap: str, **options: Any) -> KafkaSource:
     """A source with short timeouts."""
     times: dict[str, Any] = {**QUICK, "session_timeout": 3.0, **options}
-    return KafkaSource(topic, bootstrap=bootstrap, group=group, **times)
+    return KafkaSource(topic, group=group, **kafka_args(KafkaSource, bootstrap, **times))
 
 
 def keyed_batcher(sink: Any, **limits: Any) -> Batcher[Any]:

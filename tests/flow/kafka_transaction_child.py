@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import sluicegate
 from sluicegate import flow
-from sluicegate.consumer import ConsumerObserver
-from sluicegate.kafka import KafkaSink, KafkaSource
+from sluicegate.consumer import Commits, ConsumerObserver
+from sluicegate.kafka import KafkaAccess, KafkaSink, KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -96,14 +96,15 @@ async def main(options: Options) -> None:
         session_timeout=options.session_timeout,
         rebalance_timeout=10.0,
     )
-    sink = KafkaSink(options.to, bootstrap=options.bootstrap, key="key", request_timeout=2.0)
+    sink = KafkaSink(
+        options.to, bootstrap=KafkaAccess(options.bootstrap, request_timeout=2.0), key="key"
+    )
     report = await flow.transaction(
         source,
         sink,
         transform,
         name="child",
-        commit_after=options.commit_after,
-        commit_every=0.02,
+        commits=Commits(every=0.02, after=options.commit_after),
         drain=2.5,
         observers=[Teller()],
     ).run()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluicegate import Capabilities, PermanentError, WriteResult, flow
 from sluicegate._core.transaction import Attempt
-from sluicegate.consumer import MemorySource
+from sluicegate.consumer import Commits, MemorySource
 from sluicegate.errors import PositionLost
 
 if TYPE_CHECKING:
@@ -160,5 +160,5 @@ def kept(
 ) -> tuple[flow.TransactionalPipe, MemorySource]:
     """A transactional flow from a log into a sink, and its source."""
     source = MemorySource(log, ends=ends, clock=clock)
-    options = {"commit_after": 4, "commit_every": 0.1, **options}
+    options = {"commits": Commits(every=0.1, after=4), **options}
     return flow.transaction(source, sink, clock=clock, **options), source

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import asyncpg
+from tests.postgres.access_help import access_from
 from tests.postgres.sink.postgres_help import database
 
 from sluicegate.postgres import PostgresSink
@@ -38,7 +39,9 @@ class KeptTable(NamedTuple):
     def sink(self, dsn: str | None = None, **options: Any) -> PostgresSink:
         """A new sink for the table."""
         options = {"columns": COLUMNS, "positions": self.positions, "pool_size": 4, **options}
-        return PostgresSink(dsn or self.db.dsn, table=self.db.table, **options)
+        return PostgresSink(
+            access_from(dsn or self.db.dsn, options), table=self.db.table, **options
+        )
 
     async def rows(self) -> list[tuple[int, int]]:
         """Partition and offset of each row, in write order."""

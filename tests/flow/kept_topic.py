@@ -15,11 +15,12 @@ from aiokafka import TopicPartition as ClientPartition
 from aiokafka.client import CoordinationType
 from aiokafka.errors import for_code
 from kafka_transaction_child import row_of
+from tests.kafka.access_help import kafka_args
 from tests.kafka.source.kafka_help import admin_of, end_of, new_name, new_topic, produce
 from tests.kafka.source.storm_help import Watch
 
 from sluicegate import flow
-from sluicegate.consumer import Position, TopicPartition
+from sluicegate.consumer import Commits, Position, TopicPartition
 from sluicegate.kafka import KafkaSink, KafkaSource
 from sluicegate.kafka.client.coordinator import Coordinator, StableOffsetFetch, offsets_in
 
@@ -92,15 +93,15 @@ class KeptTopic(NamedTuple):
         """A new source for the topic."""
         return KafkaSource(
             self.source_topic,
-            bootstrap=bootstrap or self.broker.bootstrap,
             group=self.group,
-            **{**SOON, **options},
+            **kafka_args(KafkaSource, bootstrap or self.broker.bootstrap, **{**SOON, **options}),
         )
 
     def sink(self, bootstrap: str | None = None, **options: Any) -> KafkaSink:
         """A new sink for the topic."""
         options = {"key": "key", "request_timeout": 2.0, "close_timeout": 1.0, **options}
-        return KafkaSink(self.topic, bootstrap=bootstrap or self.broker.bootstrap, **options)
+        to = bootstrap or self.broker.bootstrap
+        return KafkaSink(self.topic, **kafka_args(KafkaSink, to, **options))
 
     async def readable(self, isolation: str = "read_committed") -> list[Made]:
         """The records of the sink's topic once no transaction is open."""
@@ -173,7 +174,7 @@ class KeptFlow:
     """A transactional flow that runs in a task."""
 
     def __init__(self, source: KafkaSource, sink: Any, **options: Any) -> None:
-        times: dict[str, Any] = {"commit_every": 0.05, "commit_after": 50, "drain": 2.5}
+        times: dict[str, Any] = {"commits": Commits(every=0.05, after=50), "drain": 2.5}
         options = {**times, "name": "kept", **options}
         transform = options.pop("transform", row_of)
         self.watch = Watch()

@@ -1,6 +1,6 @@
 """The effect of each row outcome on its record, on the position and on the rows behind it.
 
-Every case runs on virtual time with every `on_rejected`, with and without dead letters; the cells
+Every case runs on virtual time with every `poison`, with and without dead letters; the cells
 are derived from observed runs. Cases and options that make no difference share a line.
 `PYTHONPATH=src python tests/flow/outcomes.py` prints the table; `write` inserts it into the page.
 """
@@ -32,7 +32,7 @@ from sluicegate import (
     flow,
     stack,
 )
-from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Skip
+from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Poison, Skip
 from sluicegate.consumer.failures.poison import STRATEGIES
 from sluicegate.errors import StoredRowDiffers
 from sluicegate.sinks import MemorySink
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "source-into-postgresql.md"
 HEAD = """\
-| a row of the record | `on_rejected` | `dead_letters` | the record | the position | later rows of its key |
+| a row of the record | `poison` | `dead_letters` | the record | the position | later rows of its key |
 |---|---|---|---|---|---|
 """
 KEYS = "abab"
@@ -210,9 +210,7 @@ class Run:
             batcher,
             self.case.transform or (lambda message: message.record),
             name="billing",
-            on_rejected=self.strategy,
-            dead_letters=self.letters,
-            parked=self.store,
+            poison=Poison(self.strategy, dead_letters=self.letters, parked=self.store),
             retry=RetryPolicy(attempts=3),
             drain=0.0 if self.case.is_cut else 5.0,
         )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import sluicegate
 from sluicegate import Batcher, Limits, Retry, flow, stack
-from sluicegate.consumer import ConsumerObserver, TopicPartition
+from sluicegate.consumer import Commits, ConsumerObserver, TopicPartition
 from sluicegate.kafka import KafkaSource
 from sluicegate.postgres import PostgresAccess, PostgresSink
 
@@ -113,7 +113,7 @@ async def main(options: Options) -> None:
         batcher,
         row_of,
         name="child",
-        commit_every=COMMIT_EVERY,
+        commits=Commits(every=COMMIT_EVERY),
         drain=options.drain,
         observers=[Teller(TopicPartition(options.topic, 0))],
     ).run()

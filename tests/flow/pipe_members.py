@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipe_troubles import RecordLetters, RowLetters, TruthfulSink
 
 from sluicegate import Backoff, Batcher, DeadLetter, Retry, Timeout, flow, stack
-from sluicegate.consumer import ConsumerObserver, MemoryLog, MemoryParkStore, MemorySource
+from sluicegate.consumer import ConsumerObserver, MemoryLog, MemoryParkStore, MemorySource, Poison
 from sluicegate.consumer.progress.draining import GRACE
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Member:
         self.sink = TruthfulSink(name, truth, weather, clock, prefix_safe=setting.prefix_safe)
         self.sink.gives_up = setting.gives_up_early
         self.letters = RowLetters(truth)
-        record_letters = RecordLetters(truth, settles=setting.on_rejected == "skip")
+        record_letters = RecordLetters(truth, settles=setting.strategy == "skip")
         self.batcher: Batcher[Any] = Batcher(
             self._stack(rng),
             key=setting.key,
@@ -185,9 +185,11 @@ class Member:
             self.batcher,
             transform,
             name=GROUP,
-            parked=store if setting.on_rejected == "park_key" else None,
-            on_rejected=setting.on_rejected,
-            dead_letters=record_letters if setting.has_record_letters else None,
+            poison=Poison(
+                setting.strategy,
+                dead_letters=record_letters if setting.has_record_letters else None,
+                parked=store if setting.strategy == "park_key" else None,
+            ),
             observers=[Poisoned(truth, gives_up=not setting.has_record_letters)],
             **setting.options,
         )

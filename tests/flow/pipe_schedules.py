@@ -134,7 +134,7 @@ class PipeSchedule:
         rng, setting = self._rng, self.setting
         if setting.rows == "the record":
             return [Row(partition, offset, 0, key)]
-        if rng.random() < setting.poison and setting.on_rejected != "park_key":
+        if rng.random() < setting.poison and setting.strategy != "park_key":
             return None
         if setting.rows == "one":
             return [Row(partition, offset, 0, key)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from sluicegate import Limits, RetryPolicy
+from sluicegate.consumer import Commits
 
 if TYPE_CHECKING:
     import random
@@ -38,7 +39,7 @@ class PipeSetting:
     """The pipe's own attempts."""
     has_row_letters: bool
     has_record_letters: bool
-    on_rejected: PoisonStrategy
+    strategy: PoisonStrategy
     rows: Literal["the record", "one", "varied"]
     is_async: bool
     max_in_flight: int | None
@@ -81,9 +82,9 @@ class PipeSetting:
         """Further arguments of a pipe."""
         return {
             "retry": RetryPolicy(attempts=self.attempts, unlisted_attempts=self.attempts, backoff=_backoff),
-            "max_in_flight": self.max_in_flight,
+            "in_flight": self.max_in_flight,
             "drain": self.drain,
-            "commit_every": self.commit_every,
+            "commits": Commits(every=self.commit_every),
             "concurrency": 5,
         }  # fmt: skip
 
@@ -112,7 +113,7 @@ def drawn(rng: random.Random) -> PipeSetting:
         attempts=choice((3, PATIENT, PATIENT)),
         has_row_letters=rng.random() < 0.3,
         has_record_letters=strategy == "block_and_dead_letter" or choice((True, False)),
-        on_rejected=strategy,
+        strategy=strategy,
         rows=choice(("the record", "one", "varied", "varied")),
         is_async=choice((True, False)),
         max_in_flight=choice((None, 4, 15)),

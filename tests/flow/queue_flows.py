@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tests.children import child
+from tests.postgres.access_help import access_from
 from tests.postgres.queues.jobs_help import create
 from tests.postgres.queues.source.kills_help import (
     CROSSED,
@@ -67,7 +68,7 @@ class FlowQueue(Queue):
             "lease": LONG,
             **options,
         }
-        return PostgresQueueSource(dsn or self.log.dsn, queue="q", **given)
+        return PostgresQueueSource(access_from(dsn or self.log.dsn, given), queue="q", **given)
 
     def sink(self, dsn: str | PostgresAccess = "", **options: Any) -> PostgresSink:
         """A sink that writes rows into the table."""
@@ -77,7 +78,7 @@ class FlowQueue(Queue):
             "columns": COLUMNS,
             **options,
         }
-        return PostgresSink(dsn or self.log.dsn, **given)
+        return PostgresSink(access_from(dsn or self.log.dsn, given), **given)
 
     def flow(
         self,

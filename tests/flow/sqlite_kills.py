@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sluicegate import flow
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import Commits, MemoryLog, MemorySource
 from sluicegate.sql import SQLiteEffects
 
 COUNT = 12
@@ -46,7 +46,7 @@ async def run(path: Path, kill_at: int) -> None:
         log.produce("orders", number, key="k")
     effects = SQLiteEffects(path, on_connect=lambda con: con.set_trace_callback(count))
     source = MemorySource(log, ends=True)
-    await flow.transaction(source, effects, book, commit_after=3, commit_every=0.01).run()
+    await flow.transaction(source, effects, book, commits=Commits(every=0.01, after=3)).run()
 
 
 def check(path: Path) -> int:

@@ -16,7 +16,7 @@ from state_counting import Counting, key_of
 
 import sluicegate
 from sluicegate import Consumer
-from sluicegate.consumer import MemoryLog, MemorySource, Record
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 from sluicegate.kafka import KafkaState
 from sluicegate.postgres import PostgresState
 
@@ -54,7 +54,10 @@ async def main(options: dict[str, Any]) -> None:
     async with (
         state_of(options) as state,
         Consumer(
-            state.attach(source_of(options)), ordering="partition", commit_every=0.01, drain=4.0
+            state.attach(source_of(options)),
+            ordering="partition",
+            commits=Commits(every=0.01),
+            drain=4.0,
         ) as consumer,
     ):
         sys.stdout.write(json.dumps({"event": "started"}) + "\n")

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
+from tests.postgres.access_help import access_from
 
 from sluicegate.postgres import PostgresState
 
@@ -30,7 +31,7 @@ class StateTables:
     def state(self, **options: Any) -> PostgresState:
         """A state in these tables."""
         options = {"pool_size": 4, **options}
-        dsn = options.pop("dsn", self.dsn)
+        dsn = access_from(options.pop("dsn", self.dsn), options)
         return PostgresState(dsn, table=self.table, positions=self.positions, **options)
 
     async def position(self, partition: int = 0) -> int:

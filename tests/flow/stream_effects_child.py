@@ -20,6 +20,7 @@ import asyncpg
 
 import sluicegate
 from sluicegate import Consumer, UnavailableError, flow
+from sluicegate.consumer import Commits
 from sluicegate.postgres import PostgresEffects, PostgresStreamSource
 from sluicegate.postgres.client.errors import classify_postgres
 
@@ -79,7 +80,12 @@ async def transact(options: Options) -> None:
 
     effects = PostgresEffects(options.dsn, positions=options.positions, idle_timeout=1.0)
     await flow.transaction(
-        options.source, effects, handle, name="child", commit_after=10, commit_every=0.02, drain=4.0
+        options.source,
+        effects,
+        handle,
+        name="child",
+        commits=Commits(every=0.02, after=10),
+        drain=4.0,
     ).run()
 
 
@@ -96,7 +102,7 @@ async def consume(options: Options) -> None:
 
     pool = await asyncpg.create_pool(options.effects or options.dsn, min_size=1, max_size=4)
     async with Consumer(
-        options.source, name="child", ordering="partition", commit_every=0.02, drain=4.0
+        options.source, name="child", ordering="partition", commits=Commits(every=0.02), drain=4.0
     ) as consumer:
         await consumer.run(handle)
     pool.terminate()

@@ -9,7 +9,7 @@ from piping import P0, P1, Destination, key_of, records
 from test_parking import DurableStore
 
 from sluicegate import Batcher, Limits, Terminate, flow
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Poison
 
 if TYPE_CHECKING:
     from sluicegate import Batch
@@ -34,8 +34,8 @@ async def test_a_revoke_while_rows_wait_for_room_does_not_end_the_pipe(
     limits = Limits(max_items=1, max_delay=0.0, workers=1, max_pending_items=2)
     batcher = Batcher(sink, key=key_of, limits=limits, clock=fake_clock)
     source = MemorySource(log, clock=fake_clock)
-    options: dict[str, Any] = {"name": "billing", "parked": store, "drain": 1.0}
-    pipe = flow.pipe(source, batcher, decode, max_in_flight=100, **options)
+    options: dict[str, Any] = {"name": "billing", "poison": Poison(parked=store), "drain": 1.0}
+    pipe = flow.pipe(source, batcher, decode, in_flight=100, **options)
     async with asyncio.TaskGroup() as tasks:
         run = tasks.create_task(pipe.run())
         await fake_clock.advance(5.0)

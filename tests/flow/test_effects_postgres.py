@@ -26,7 +26,7 @@ from sluicegate import (
     flow,
     transaction,
 )
-from sluicegate.consumer import MemoryLog, MemorySource, Position, Skip
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Poison, Position, Skip
 from sluicegate.postgres import PostgresEffects
 from sluicegate.sinks import MemorySink, Unit
 
@@ -65,7 +65,7 @@ class Scene(KeptTable):
     ) -> flow.TransactionalPipe:
         """A flow in small transactions without waiting times."""
         sink = options.pop("sink", None) or self.effects()
-        options = {"commit_after": 8, "commit_every": 0.01, "retry": QUICK, **options}
+        options = {"commits": Commits(every=0.01, after=8), "retry": QUICK, **options}
         return flow.transaction(MemorySource(log, ends=ends), sink, handler, **options)
 
     async def offsets(self) -> list[int]:
@@ -107,7 +107,9 @@ async def test_effects_and_position_are_of_the_same_transaction(
             await made.insert(message)
             seen.append((len(await made.rows()), (await made.stored()).get(("memory", 0)) or 0))
 
-        await made.flow(handle, MemoryLog(records(range(6))), commit_after=2).run()
+        await made.flow(
+            handle, MemoryLog(records(range(6))), commits=Commits(every=0.01, after=2)
+        ).run()
         assert seen == [(0, 0), (0, 0), (2, 2), (2, 2), (4, 4), (4, 4)]
 
 
@@ -159,7 +161,7 @@ async def test_poison_goes_its_way_alone(
             if message.offset in bad:
                 raise ValueError("spoiled")
 
-        options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
+        options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters)}
         report = await made.flow(handle, MemoryLog(records(range(10))), **options).run()
         assert report.complete
         assert await made.offsets() == [at for at in range(10) if at not in bad]
@@ -186,7 +188,7 @@ async def test_what_a_handler_answers_counts_as_in_a_consumer(
                 return Terminate("spoiled")
             return 17 if message.offset == 5 else None
 
-        options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
+        options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters)}
         pipe = made.flow(handle, MemoryLog(records(range(7))), **options)
         await pipe.run()
         assert await made.offsets() == [0, 1, 2, 6]
@@ -239,7 +241,7 @@ async def test_a_handler_cannot_end_the_transaction(
                     await message.connection.close()
                 await message.connection.execute(statement)
 
-        options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
+        options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters)}
         await made.flow(handle, MemoryLog(records(range(3))), **options).run()
         assert await made.offsets() == [0, 2]
         assert "message.connection refuses" in letters.items[0].message
@@ -260,7 +262,7 @@ async def test_a_transaction_that_a_handler_has_ended_all_the_same_is_named(
             if message.offset == 1:
                 await message.connection.execute(script)
 
-        options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
+        options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters)}
         await made.flow(handle, MemoryLog(records(range(4))), **options).run()
         assert [letter.item["offset"] for letter in letters.items] == [1]
         assert "has ended the transaction" in letters.items[0].message
@@ -330,7 +332,7 @@ async def test_a_handler_that_passes_over_an_error_of_the_database_is_found(
             if message.offset != culprit + 1:  # has no effect
                 await made.insert(message)
 
-        options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
+        options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters)}
         await made.flow(handle, MemoryLog(records(range(9))), **options).run()
         assert [letter.item["offset"] for letter in letters.items] == [culprit]
         assert "one of its statements failed" in letters.items[0].message
@@ -349,7 +351,7 @@ async def test_a_deferred_constraint_costs_its_own_message_only(
         async def handle(message: Message) -> None:
             await made.insert(message, 0 if message.offset == 5 else None)
 
-        options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
+        options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters)}
         await made.flow(handle, MemoryLog(records(range(8))), **options).run()
         assert [letter.item["offset"] for letter in letters.items] == [5]
         assert await made.offsets() == [0, 1, 2, 3, 4, 6, 7]
@@ -381,7 +383,13 @@ async def test_cut_connections_at_every_statement_cost_no_effect_and_repeat_none
             proxy.cut_request = cut
 
         log = MemoryLog(records(range(60)))
-        pipe = made.flow(made.insert, log, sink=made.effects(through), commit_after=4, ends=False)
+        pipe = made.flow(
+            made.insert,
+            log,
+            sink=made.effects(through),
+            commits=Commits(every=0.01, after=4),
+            ends=False,
+        )
         async with asyncio.timeout(30.0), asyncio.TaskGroup() as tasks:
             tasks.create_task(pipe.run())
             await pipe.wait_ready()
@@ -412,7 +420,9 @@ async def test_a_lost_answer_to_the_commit_is_found_out(
                 proxy.cut_request = lambda kind, body: body.startswith(b"COMMIT")
 
         log = MemoryLog(records(range(8)))
-        await made.flow(handle, log, sink=made.effects(through), commit_after=4).run()
+        await made.flow(
+            handle, log, sink=made.effects(through), commits=Commits(every=0.01, after=4)
+        ).run()
         assert proxy.cuts == 1
         assert await made.offsets() == list(range(8))
         assert handled.count(3) == (1 if is_applied else 2)
@@ -491,7 +501,7 @@ async def test_a_handler_that_is_slower_than_the_idle_timeout_fails_by_name(
                 message.connection.add_termination_listener(lambda con: ended.set())
                 await ended.wait()
 
-        options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
+        options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters)}
         sink = made.effects(idle_timeout=0.05)
         await made.flow(handle, MemoryLog(records(range(3))), sink=sink, **options).run()
         assert await made.offsets() == [0, 2]

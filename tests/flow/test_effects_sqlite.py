@@ -30,7 +30,7 @@ from sluicegate import (
     transaction,
 )
 from sluicegate._core.positions import PositionUnit
-from sluicegate.consumer import MemoryLog, MemorySource, Position, Skip
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Poison, Position, Skip
 from sluicegate.errors import PositionLost, TransactionLost
 from sluicegate.postgres import PostgresQueueSource
 from sluicegate.sinks import MemorySink, Unit
@@ -71,7 +71,7 @@ class Scene:
         """A flow in small transactions without waiting times."""
         sink = options.pop("sink", None) or self.effects()
         source = MemorySource(log, ends=options.pop("ends", True))
-        options = {"commit_after": 8, "commit_every": 0.01, "retry": QUICK, **options}
+        options = {"commits": Commits(every=0.01, after=8), "retry": QUICK, **options}
         return flow.transaction(source, sink, handler, **options)
 
     def select(self, query: str) -> list[Any]:
@@ -107,7 +107,7 @@ async def test_effects_and_position_are_of_the_same_transaction(made: Scene) -> 
         seen.append((len(made.offsets), made.position or 0))
 
     log = MemoryLog(records(range(6)))
-    assert (await made.flow(handle, log, commit_after=2).run()).complete
+    assert (await made.flow(handle, log, commits=Commits(every=0.01, after=2)).run()).complete
     assert seen == [(0, 0), (0, 0), (2, 2), (2, 2), (4, 4), (4, 4)]
     for record in records(range(5), first=6):
         log.append(record)
@@ -188,7 +188,7 @@ async def test_what_a_handler_answers_counts_as_in_a_consumer(made: Scene) -> No
             return Terminate("spoiled")
         return 17 if message.offset == 5 else None
 
-    options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
+    options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters)}
     await made.flow(handle, MemoryLog(records(range(7))), **options).run()
     assert made.offsets == [0, 1, 2, 6]
     assert [letter.item["offset"] for letter in letters.items] == [3, 4, 5]
@@ -251,7 +251,7 @@ async def test_a_handler_cannot_end_the_transaction(
             else:
                 call(con)
 
-    options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
+    options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters)}
     await made.flow(handle, MemoryLog(records(range(5))), **options).run()
     harmless = swallows and how in {"commit()", "rollback()", "close()", "executescript()", "with"}
     assert made.offsets == ([0, 1, 2, 3, 4] if harmless else [0, 1, 3, 4])
@@ -293,7 +293,7 @@ async def test_an_error_of_the_database_costs_its_own_message_only(made: Scene) 
         row = 99 if message.offset == 5 else message.offset
         message.connection.execute("INSERT INTO parts VALUES (?)", (row,))
 
-    options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
+    options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters)}
     sink = made.effects(on_connect=lambda con: con.execute("PRAGMA foreign_keys = ON"))
     await made.flow(handle, MemoryLog(records(range(8))), sink=sink, **options).run()
     assert sorted(letter.item["offset"] for letter in letters.items) == [3, 5]
@@ -400,7 +400,7 @@ async def test_another_writer_is_waited_for_and_is_an_outage_in_the_end(made: Sc
     log = MemoryLog(partitions=[P0])
     sink = made.effects(busy_timeout=0.02, on_connect=lambda con: con.set_trace_callback(traced))
     retry = RetryPolicy(attempts=2, backoff=Backoff(base=0.001, jitter="none"))
-    pipe = made.flow(handle, log, sink=sink, ends=False, retry=retry, on_rejected="exit")
+    pipe = made.flow(handle, log, sink=sink, ends=False, retry=retry, poison="exit")
     async with asyncio.timeout(20.0), asyncio.TaskGroup() as tasks:
         tasks.create_task(pipe.run())
         await pipe.wait_ready()

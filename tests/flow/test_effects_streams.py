@@ -196,10 +196,12 @@ async def disturb(
 
 
 async def test_messages_of_streams_have_their_effects_once_and_in_order(
-    embedded_postgres: EmbeddedPostgres, tmp_path: Path
+    own_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
-    """S-T7: the position is in the transaction of the effects."""
-    async with scene(embedded_postgres, tmp_path) as made:
+    """S-T7: the position is in the transaction of the effects. A source ends at the horizon, which
+    transactions of other tests on a shared server hold back.
+    """
+    async with scene(own_postgres, tmp_path) as made:
         await made.fill()
         child = await made.child(ends=True)
         await child.communicate()

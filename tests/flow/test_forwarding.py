@@ -73,7 +73,7 @@ def test_a_record_that_the_other_topic_refuses_keeps_the_position(broker: Embedd
         pipe = pipe_member(
             kafka_source(source, group, broker.bootstrap),
             _batcher(target, broker.bootstrap),
-            on_rejected="block",
+            poison="block",
             retry=RetryPolicy(attempts=1),
         )
         async with pipe as member:

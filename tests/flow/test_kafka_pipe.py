@@ -22,7 +22,7 @@ from tests.kafka.source.proxy_help import Api, proxied
 from tests.kafka.source.storm_help import run
 
 from sluicegate import RetryPolicy
-from sluicegate.consumer import Position, TopicPartition
+from sluicegate.consumer import Commits, Position, TopicPartition
 
 if TYPE_CHECKING:
     from sluicegate import Batch
@@ -99,7 +99,12 @@ async def _churn(
             proxy = await stack.enter_async_context(proxied(broker, truth.check))
             name = f"m{stage.number}"
             sink = TruthSink(truth, name, stage.before(name), trouble)
-            options = {"name": name, "commit_every": 0.02, "retry": QUICKLY, "max_in_flight": 400}
+            options = {
+                "name": name,
+                "commits": Commits(every=0.02),
+                "retry": QUICKLY,
+                "in_flight": 400,
+            }
             source = kafka_source(topic, group, proxy.bootstrap)
             batcher = keyed_batcher(sink, max_pending_items=most)
             entered = pipe_member(source, batcher, sink.watch, **options)

@@ -9,7 +9,7 @@ import pytest
 from piping import P0, Destination, piped, records
 
 from sluicegate import Limits, PermanentError, Terminate, WriteResult
-from sluicegate.consumer import MemoryLog, MemoryParkStore
+from sluicegate.consumer import MemoryLog, MemoryParkStore, Poison
 from sluicegate.errors import KeyStopped
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ async def test_followers_of_a_rejected_row_are_parked_in_order_and_others_go_on(
         fake_clock,
         ends=False,
         name="billing",
-        parked=store,
+        poison=Poison(parked=store),
         limits=Limits(max_items=max_items, max_delay=0.1, workers=2),
         transform=lambda message: message.record,
     )
@@ -100,12 +100,12 @@ async def test_a_later_owner_reads_the_parked_keys_back_before_it_fetches(
 ) -> None:
     log = MemoryLog(records("aab"))
     store, sink = DurableStore(), Picky(0)
-    first = piped(log, sink, fake_clock, name="billing", parked=store)
+    first = piped(log, sink, fake_clock, name="billing", poison=Poison(parked=store))
     assert (await first.run()).source.counts.parked == 2
     for record in records("ab", first=3):
         log.append(record)
     sink.bad.clear()
-    second = piped(log, sink, fake_clock, name="billing", parked=store)
+    second = piped(log, sink, fake_clock, name="billing", poison=Poison(parked=store))
     await second.run()
     assert sink.offsets == [2, 4]
     assert await store.offsets() == [0, 1, 3]
@@ -120,7 +120,7 @@ async def test_a_transform_parks_a_record_and_what_follows_it(fake_clock: FakeCl
 
     store, sink = DurableStore(), Destination()
     report = await piped(
-        log, sink, fake_clock, name="billing", parked=store, transform=decode
+        log, sink, fake_clock, name="billing", poison=Poison(parked=store), transform=decode
     ).run()
     assert sink.offsets == [0, 4]
     assert await store.offsets() == [1, 2, 3]
@@ -130,7 +130,7 @@ async def test_a_transform_parks_a_record_and_what_follows_it(fake_clock: FakeCl
 async def test_a_record_that_is_rejected_again_stays_parked(fake_clock: FakeClock) -> None:
     log = MemoryLog(records("aa"))
     store, sink = DurableStore(), Picky(0)
-    pipe = piped(log, sink, fake_clock, ends=False, name="billing", parked=store)
+    pipe = piped(log, sink, fake_clock, ends=False, name="billing", poison=Poison(parked=store))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(pipe.run())
         await fake_clock.advance(2.0)
@@ -151,7 +151,9 @@ async def test_a_record_without_rows_is_parked_behind_earlier_ones_of_its_key(
         return Terminate("no") if message.offset == 1 else message.record
 
     store, sink = DurableStore(), Picky(0)
-    await piped(log, sink, fake_clock, name="billing", parked=store, transform=decode).run()
+    await piped(
+        log, sink, fake_clock, name="billing", poison=Poison(parked=store), transform=decode
+    ).run()
     assert await store.offsets() == [0, 1]
     assert sink.offsets == [2]
     assert log.positions[P0].offset == 3
@@ -170,7 +172,14 @@ async def test_a_record_that_is_to_be_parked_leaves_when_its_claim_ends(
 
     sink.before = hang
     pipe = piped(
-        log, sink, fake_clock, ends=False, name="billing", parked=store, transform=decode, drain=2.0
+        log,
+        sink,
+        fake_clock,
+        ends=False,
+        name="billing",
+        poison=Poison(parked=store),
+        transform=decode,
+        drain=2.0,
     )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(pipe.run())

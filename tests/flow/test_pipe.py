@@ -20,7 +20,7 @@ from sluicegate import (
     UnknownOutcomeError,
     flow,
 )
-from sluicegate.consumer import MemoryLog, MemorySource, Skip
+from sluicegate.consumer import MemoryLog, MemorySource, Poison, Skip
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ async def test_a_transform_that_fails_makes_poison_of_its_record_alone(
         fake_clock,
         transform=decode,
         key=str,
-        on_rejected="skip",
-        dead_letters=letters,
+        poison=Poison("skip", dead_letters=letters),
     )
     report = await pipe.run()
     assert sink.applied == [0, 3]
@@ -144,7 +143,7 @@ async def test_a_rejected_row_under_block_holds_its_key_and_the_position(
         fake_clock,
         ends=False,
         limits=Limits(max_items=1, max_delay=0.1),
-        on_rejected="block",
+        poison="block",
         retry=RetryPolicy(attempts=3),
     )
     async with asyncio.TaskGroup() as tasks:
@@ -164,9 +163,9 @@ async def test_a_rejected_row_under_block_holds_its_key_and_the_position(
     assert run.result().complete
 
 
-@pytest.mark.parametrize("on_rejected", ["skip", "block"])
+@pytest.mark.parametrize("strategy", ["skip", "block"])
 async def test_a_row_of_unknown_outcome_is_never_given_up(
-    fake_clock: FakeClock, on_rejected: Any
+    fake_clock: FakeClock, strategy: Any
 ) -> None:
     """After the last attempt it blocks its key, whatever the strategy, until an operator
     decides.
@@ -185,8 +184,7 @@ async def test_a_row_of_unknown_outcome_is_never_given_up(
         ends=False,
         limits=Limits(max_items=1, max_delay=0.0),
         retry=RetryPolicy(attempts=3),
-        on_rejected=on_rejected,
-        dead_letters=None if on_rejected == "block" else MemorySink(),
+        poison=Poison(strategy, dead_letters=None if strategy == "block" else MemorySink()),
     )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(pipe.run())

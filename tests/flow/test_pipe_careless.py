@@ -75,6 +75,6 @@ async def test_rejected_records_are_given_up_in_their_order(fake_clock: FakeCloc
     sink, watch = Destination(), PoisonWatch()
     sink.before = refuse
     log, limits = MemoryLog(records("abcdefghij")), Limits(max_items=10, max_delay=0.1)
-    options: dict[str, Any] = {"limits": limits, "on_rejected": "skip", "observers": [watch]}
+    options: dict[str, Any] = {"limits": limits, "poison": "skip", "observers": [watch]}
     await piped(log, sink, fake_clock, **options).run()
     assert watch.offsets == list(range(10))

@@ -19,7 +19,7 @@ from sluicegate import (
     flow,
     stack,
 )
-from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource
+from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Poison
 
 if TYPE_CHECKING:
     from sluicegate import Batch
@@ -117,7 +117,7 @@ async def test_records_without_rows_make_room_for_the_next_ones(fake_clock: Fake
     async def no_rows(message: Any) -> None:
         await fake_clock.sleep(0.01)
 
-    pipe = piped(log, Destination(), fake_clock, max_in_flight=2, transform=no_rows)
+    pipe = piped(log, Destination(), fake_clock, in_flight=2, transform=no_rows)
     report = await pipe.run()
     assert report.source.counts.acked == 8
     assert log.start(P0).offset == 8
@@ -142,10 +142,7 @@ async def test_rows_behind_one_refused_in_a_probe_wait_with_their_key(
     limits = Limits(max_items=2, max_delay=0.1)
     batcher = Batcher(stack(sink, Retry()), key=key_of, limits=limits, clock=fake_clock)
     pipe = flow.pipe(
-        MemorySource(log, clock=fake_clock),
-        batcher,
-        on_rejected="block",
-        retry=RetryPolicy(attempts=1),
+        MemorySource(log, clock=fake_clock), batcher, poison="block", retry=RetryPolicy(attempts=1)
     )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(pipe.run())
@@ -203,7 +200,7 @@ async def test_a_row_without_a_usable_key_may_wait_while_others_of_its_record_fa
         limits=limits,
         transform=rows,
         key=lambda row: {"a": 1, "b": 2}[row],
-        on_rejected="skip",
+        poison="skip",
     )
     report = await pipe.run()
     assert "b" in sink.applied
@@ -223,7 +220,9 @@ async def test_two_calls_may_unpark_one_key_of_several_partitions(fake_clock: Fa
 
     sink.before = before
     limits = Limits(max_items=1, max_delay=0.0)
-    pipe = piped(log, sink, fake_clock, ends=False, limits=limits, parked=LastingStore())
+    pipe = piped(
+        log, sink, fake_clock, ends=False, limits=limits, poison=Poison(parked=LastingStore())
+    )
     async with asyncio.TaskGroup() as tasks:
         run = tasks.create_task(pipe.run())
         await fake_clock.advance(5.0)
@@ -253,7 +252,7 @@ async def test_a_key_can_be_parked_again_after_a_revoke_in_the_middle_of_its_rep
     source = MemorySource(log, clock=fake_clock)
     limits = Limits(max_items=1, max_delay=0.0)
     batcher = Batcher(sink, key=key_of, limits=limits, clock=fake_clock)
-    pipe = flow.pipe(source, batcher, parked=LastingStore())
+    pipe = flow.pipe(source, batcher, poison=Poison(parked=LastingStore()))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(pipe.run())
         await fake_clock.advance(5.0)
@@ -285,9 +284,7 @@ async def test_a_row_behind_a_refused_one_is_not_blocked_with_it(fake_clock: Fak
     sink.before = before
     limits = Limits(max_items=2, max_delay=0.1)
     policy = RetryPolicy(attempts=3)
-    pipe = piped(
-        log, sink, fake_clock, ends=False, limits=limits, on_rejected="block", retry=policy
-    )
+    pipe = piped(log, sink, fake_clock, ends=False, limits=limits, poison="block", retry=policy)
     async with asyncio.TaskGroup() as tasks:
         run = tasks.create_task(pipe.run())
         await fake_clock.advance(5.0)

@@ -20,7 +20,7 @@ from tests.kafka.source.storm_help import log_lines, run
 from tests.postgres.sink.postgres_help import proxied, role, until_blocked
 
 from sluicegate import Batcher, Limits, Retry, stack
-from sluicegate.consumer import Position, TopicPartition
+from sluicegate.consumer import Commits, Position, TopicPartition
 from sluicegate.testing import embedded_postgres
 from sluicegate.testing.servers.require import there_or_skip
 
@@ -95,7 +95,9 @@ async def piped(
         key=key_of,
         limits=Limits(max_items=100, max_delay=0.01, workers=4),
     )
-    async with pipe_member(source, batcher, transform=row_of, commit_every=0.01) as member:
+    async with pipe_member(
+        source, batcher, transform=row_of, commits=Commits(every=0.01)
+    ) as member:
         yield Piped(member, db, broker, topic, group)
 
 

@@ -20,7 +20,7 @@ from sluicegate import (
     flow,
 )
 from sluicegate.batcher import Tenants
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import InFlight, MemoryLog, MemorySource, Poison
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ async def test_a_cancelled_error_of_a_transform_is_poison_of_its_record(
         return message.record
 
     log, sink = MemoryLog(records("ab")), Destination()
-    report = await piped(log, sink, fake_clock, transform=cancel, on_rejected="skip").run()
+    report = await piped(log, sink, fake_clock, transform=cancel, poison="skip").run()
     assert sink.offsets == [1]
     assert report.source.counts.terminated == 1
 
@@ -78,7 +78,7 @@ async def test_records_that_their_source_cannot_decode_have_no_rows(
         return plain(message)
 
     transform = {"none": None, "plain": plain, "async": later}[kind]
-    options: dict[str, Any] = {"on_rejected": "skip", "dead_letters": letters}
+    options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters)}
     await piped(log, sink, fake_clock, transform=transform, **options).run()
     intact = [at for at in range(12) if at not in bad]
     assert sorted(sink.offsets) == intact
@@ -135,8 +135,7 @@ async def test_what_the_batcher_refuses_is_poison_of_its_record_alone(
         fake_clock,
         batcher=batcher,
         transform=lambda message: rows[message.offset],
-        on_rejected="skip",
-        dead_letters=letters,
+        poison=Poison("skip", dead_letters=letters),
     ).run()
     assert sorted(sink.applied) == [b"fine", b"good"]
     kinds = {letter.batch_id: letter.error_type for letter in letters.items}
@@ -153,7 +152,7 @@ async def test_a_blocked_record_goes_on_when_an_operator_says_so(fake_clock: Fak
             raise ValueError("no schema")
         return message.record
 
-    pipe = piped(log, sink, fake_clock, ends=False, transform=decode, on_rejected="block")
+    pipe = piped(log, sink, fake_clock, ends=False, transform=decode, poison="block")
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(pipe.run())
         await fake_clock.advance(60.0)
@@ -193,7 +192,7 @@ async def test_bytes_inside_are_bounded_by_the_records(fake_clock: FakeClock) ->
         await fake_clock.sleep(1.0)
 
     sink.before = look
-    pipe = piped(log, sink, fake_clock, max_in_flight_bytes=4, limits=Limits(max_delay=0.0))
+    pipe = piped(log, sink, fake_clock, in_flight=InFlight(bytes=4), limits=Limits(max_delay=0.0))
     await pipe.run()
     assert max(most) == 4
     assert len(sink.applied) == 10
@@ -224,11 +223,11 @@ def test_what_cannot_be_combined_is_refused_at_construction(
         ({"transform": dict}, "transform"),
         ({"key": str}, "key"),
         ({"concurrency": 0}, "concurrency"),
-        ({"on_rejected": "park_key"}, "on_rejected"),
-        ({"on_rejected": "drop"}, "on_rejected"),
-        ({"on_rejected": "block_and_dead_letter"}, "dead_letters"),
-        ({"max_in_flight": 0}, "max_in_flight"),
-        ({"on_reject": "skip"}, "on_rejected"),
+        ({"poison": "park_key"}, "poison"),
+        ({"poison": "drop"}, "poison"),
+        ({"poison": "block_and_dead_letter"}, "dead_letters"),
+        ({"in_flight": 0}, "in_flight"),
+        ({"poisn": "skip"}, "did you mean poison"),
     ],
 )
 def test_bad_arguments_are_refused_at_construction(options: dict[str, Any], name: str) -> None:
@@ -247,7 +246,7 @@ def test_what_is_no_batcher_or_source_is_refused() -> None:
 async def test_a_record_that_cannot_be_written_ends_the_pipe(
     fake_clock: FakeClock, why: str
 ) -> None:
-    """S-T13: `on_rejected="exit"` raises its error, and the next pipe begins with it."""
+    """S-T13: `poison="exit"` raises its error, and the next pipe begins with it."""
 
     async def refuse_the_second(batch: Batch[Any]) -> None:
         if why == "refused" and 1 in [row.offset for row in batch]:
@@ -262,7 +261,7 @@ async def test_a_record_that_cannot_be_written_ends_the_pipe(
     sink.before = refuse_the_second
     limits = Limits(max_items=1, max_delay=0.1)
     pipe = piped(
-        log, sink, fake_clock, transform=transform, on_rejected="exit", limits=limits, ends=False
+        log, sink, fake_clock, transform=transform, poison="exit", limits=limits, ends=False
     )
     with pytest.raises(PermanentError, match="no such column"):
         await pipe.run()
@@ -299,7 +298,7 @@ async def test_a_batcher_in_a_pipe_has_its_name_and_loses_nothing_that_the_pipe_
             **given,
         )
         source = MemorySource(MemoryLog(records("abc")), ends=True, clock=fake_clock)
-        options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
+        options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters)}
         seen = [PrometheusConsumerObserver(registry)]
         pipe = flow.pipe(source, batcher, name="ledger", observers=seen, **options)
         report = await pipe.run()

@@ -15,6 +15,7 @@ from tests.kafka.source.storm_help import log_lines
 from tests.postgres.streams.log_help import Log, install_log
 
 from sluicegate import Backoff, Batcher, ConfigError, RetryPolicy, flow
+from sluicegate.consumer import Poison
 from sluicegate.kafka import KafkaSink
 from sluicegate.postgres import PostgresEffects, PostgresQueueSource, PostgresSink
 from sluicegate.sinks import MemorySink
@@ -46,19 +47,19 @@ def test_a_destination_elsewhere_is_refused_at_construction(sink: Any) -> None:
 @pytest.mark.parametrize("strategy", ["skip", "block", "block_and_dead_letter", "park_key", "drop"])
 def test_what_becomes_of_a_job_that_cannot_be_handled_is_the_queues_own(strategy: Any) -> None:
     """Q9: the error explains it and names the argument."""
-    with pytest.raises(ConfigError, match=f"on_rejected='{strategy}': is decided by this source"):
-        flow.transaction(source(), table(), on_rejected=strategy)
-    with pytest.raises(ConfigError, match=f"on_rejected='{strategy}': is decided by this source"):
-        flow.pipe(source(), Batcher(table()), on_rejected=strategy)
+    with pytest.raises(ConfigError, match=f"poison='{strategy}': is decided by this source"):
+        flow.transaction(source(), table(), poison=strategy)
+    with pytest.raises(ConfigError, match=f"poison='{strategy}': is decided by this source"):
+        flow.pipe(source(), Batcher(table()), poison=strategy)
 
 
 def test_dead_letters_are_the_queues_own() -> None:
     """Q9."""
     letters = MemorySink[Any]()
     with pytest.raises(ConfigError, match=r"dead_letters=.*is decided by this source"):
-        flow.transaction(source(), table(), dead_letters=letters)
+        flow.transaction(source(), table(), poison=Poison(dead_letters=letters))
     with pytest.raises(ConfigError, match=r"dead_letters=.*is decided by this source"):
-        flow.pipe(source(), Batcher(table()), dead_letters=letters)
+        flow.pipe(source(), Batcher(table()), poison=Poison(dead_letters=letters))
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from sluicegate import (
     flow,
     stack,
 )
+from sluicegate.consumer import Commits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -54,7 +55,7 @@ def piped(
         batcher,
         transform=transform or (lambda message: row_of(message, "here")),
         retry=RetryPolicy(backoff=Backoff(base=0.01, longest=0.1, jitter="none")),
-        commit_every=0.02,
+        commits=Commits(every=0.02),
         **options,
     )
 

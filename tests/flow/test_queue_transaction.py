@@ -11,7 +11,7 @@ import pytest
 from queue_flows import KINDS, FlowQueue, Kind, flow_queue, running
 
 from sluicegate import PermanentError, Terminate, ToDeadLetter
-from sluicegate.consumer import Skip
+from sluicegate.consumer import Commits, Skip
 
 if TYPE_CHECKING:
     from sluicegate import Message
@@ -32,7 +32,7 @@ async def test_each_job_is_committed_once_and_in_order(
     async with flow_queue(embedded_postgres.dsn, **options) as made:
         await made.produce(JOBS, random.Random(4))
         flows = [
-            made.flow(kind, source=made.source(per_key=3, ends=False), commit_after=2)
+            made.flow(kind, source=made.source(per_key=3, ends=False), commits=Commits(after=2))
             for _ in range(MEMBERS)
         ]
         async with asyncio.TaskGroup() as tasks:
@@ -59,7 +59,7 @@ async def test_rows_and_settled_jobs_are_of_one_transaction(
                 rows = await made.con.fetch(both.format(s=made.log.sql))
             assert [row["place"] for row in rows] == places
 
-        await made.flow(kind, look, source=made.source(per_key=3), commit_after=2).run()
+        await made.flow(kind, look, source=made.source(per_key=3), commits=Commits(after=2)).run()
         assert await made.places() == places
 
 
@@ -235,7 +235,7 @@ async def test_exit_ends_the_flow_and_gives_the_job_back(
         places = await made.enqueue("k", "a", "raise", "b")
         for _ in range(2):
             with pytest.raises(PermanentError, match="spoiled"):
-                await made.flow(kind, spoil, on_rejected="exit").run()
+                await made.flow(kind, spoil, poison="exit").run()
             assert await made.places() == places[:1]
             assert await settled_as(made, "k") == (0, places[1:])
         assert await made.letters() == []

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from queue_flows import KINDS, LEASE, LONG, FlowQueue, Kind, flow_queue, running
 from tests.kafka.source.storm_help import log_lines
+from tests.postgres.access_help import access_from
 from tests.postgres.sink.postgres_help import Proxy, proxied
 
+from sluicegate.consumer import Commits
 from sluicegate.postgres import PostgresAccess, PostgresEffects
 from sluicegate.testing import embedded_postgres as start_postgres
 from sluicegate.testing.servers.require import there_or_skip
@@ -38,7 +40,8 @@ FOR EACH ROW EXECUTE FUNCTION {schema}.hang()
 
 def sink(made: FlowQueue, kind: Kind, dsn: str | PostgresAccess, **options: Any) -> Any:
     """A destination reached through this connection."""
-    return made.sink(dsn, **options) if kind == "rows" else PostgresEffects(dsn, **options)
+    access = access_from(dsn, options)
+    return made.sink(access, **options) if kind == "rows" else PostgresEffects(access, **options)
 
 
 @pytest.mark.parametrize("key", ["k", None])
@@ -120,7 +123,7 @@ async def test_a_lost_answer_to_the_commit_neither_repeats_nor_loses_a_job(
             if message.offset == places[1] and tries.count(places[1]) == 1:
                 cut_commit(proxy, is_applied=is_applied)
 
-        await made.flow(kind, cut, sink=sink(made, kind, dsn), commit_after=2).run()
+        await made.flow(kind, cut, sink=sink(made, kind, dsn), commits=Commits(after=2)).run()
         assert proxy.cuts == 1
         assert (len(tries) == len(places)) is is_applied
         await made.assert_exact()

@@ -10,7 +10,7 @@ from kept_rows import KeptRows, KeptSink, kept
 from piping import P0, records
 
 from sluicegate import ConfigError, UnavailableError
-from sluicegate.consumer import MemoryLog, Position
+from sluicegate.consumer import MemoryLog, Poison, Position
 from sluicegate.flow.positions import LOOK_AFTER, RECLAIM_AFTER
 from sluicegate.sinks import MemorySink
 
@@ -97,7 +97,7 @@ async def test_no_record_is_given_up_while_the_position_cannot_be_claimed_again(
     """For example because the table was recreated: an operator decides."""
     log, rows, letters = MemoryLog(records(range(4))), KeptRows(), MemorySink[Any]()
     sink = KeptSink(rows)
-    pipe, _ = kept(log, sink, fake_clock, ends=False, dead_letters=letters, on_rejected="skip")
+    pipe, _ = kept(log, sink, fake_clock, ends=False, poison=Poison("skip", dead_letters=letters))
 
     async def refuse() -> None:
         raise kind("the table was dropped and made anew")

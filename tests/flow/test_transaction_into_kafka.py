@@ -24,7 +24,7 @@ from sluicegate import (
     transaction,
 )
 from sluicegate._core.positions import PositionUnit
-from sluicegate.consumer import Position
+from sluicegate.consumer import Commits, Poison, Position
 from sluicegate.consumer.progress.offset_map import encode
 from sluicegate.errors import PositionLost, TransactionLost
 from sluicegate.sinks import Unit
@@ -81,9 +81,9 @@ async def test_offset_and_map_of_an_earlier_consumer_are_carried_on(broker: Embe
 @pytest.mark.parametrize(
     ("options", "commits"),
     [
-        ({"commit_after": 10, "commit_every": 5.0}, 6),
-        ({"commit_after": 500, "commit_bytes": 40, "commit_every": 5.0}, 3),
-        ({"commit_after": 500, "commit_every": 0.3}, 1),
+        ({"commits": Commits(every=5.0, after=10)}, 6),
+        ({"commits": Commits(every=5.0, after=500, bytes=40)}, 3),
+        ({"commits": Commits(every=0.3, after=500)}, 1),
     ],
 )
 async def test_a_transaction_ends_by_count_bytes_or_age(
@@ -119,7 +119,7 @@ async def test_a_spoiled_record_has_its_letter_before_the_offset_passes_it(
         return {**made, "bad": object()} if message.offset == 70 else made
 
     async with running(
-        kept.source(), kept.sink(), transform=transform, dead_letters=letters, on_rejected="skip"
+        kept.source(), kept.sink(), transform=transform, poison=Poison("skip", dead_letters=letters)
     ) as flow:
         await flow.stored({0: 100})
     assert [offset for offset, _ in letters.written] == [0, 50, 70]
@@ -156,7 +156,7 @@ async def test_skipped_records_leave_no_row_and_their_offset_is_passed(
         made = row_of(message)
         return {**made, "bad": object()} if message.offset in spoiled else made
 
-    async with running(kept.source(), kept.sink(), transform=transform, on_rejected="skip") as flow:
+    async with running(kept.source(), kept.sink(), transform=transform, poison="skip") as flow:
         await flow.stored({0: 100})
     made = await kept.readable()
     assert sorted(each.at for each in made) == sorted({*range(100)} - spoiled)
@@ -173,7 +173,7 @@ async def test_an_abort_is_invisible_and_its_records_come_again(broker: Embedded
         return {**made, "text": "x" * 2_000_000} if message.offset == 40 else made
 
     async with running(
-        kept.source(), kept.sink(), transform=transform, on_rejected="skip", write_size=10
+        kept.source(), kept.sink(), transform=transform, poison="skip", write_size=10
     ) as flow:
         await flow.stored({0: 60})
     once = [at for at in range(60) if at != 40]

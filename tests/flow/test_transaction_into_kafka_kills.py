@@ -16,7 +16,7 @@ from kept_topic import KeptTopic, assert_once_and_in_order, kept_topic, running
 from tests.kafka.source.child_help import Child, child_process
 from tests.kafka.source.kafka_help import fill
 
-from sluicegate.consumer import Position
+from sluicegate.consumer import Commits, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,9 @@ async def test_a_frozen_process_commits_nothing_when_it_wakes_up(broker: Embedde
         child = Child(process)
         await child.until(_acked(200))
         process.send_signal(signal.SIGSTOP)
-        async with running(kept.source(), kept.sink(), commit_after=500) as flow:
+        async with running(
+            kept.source(), kept.sink(), commits=Commits(every=0.05, after=500)
+        ) as flow:
             await flow.watch.owns(2)
             await flow.stored({0: 1_000, 1: 1_000})
             process.send_signal(signal.SIGCONT)
@@ -113,7 +115,7 @@ async def test_processes_come_and_go(broker: EmbeddedKafka) -> None:
     for part, count in counts.items():
         await fill(broker, kept.source_topic, count, partition=part)
     options = options_of(kept, pause=0.05)
-    async with running(kept.source(), kept.sink(), commit_after=20) as flow:
+    async with running(kept.source(), kept.sink(), commits=Commits(every=0.05, after=20)) as flow:
         for kind in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
             async with child_process(PROGRAM, **options) as process:
                 await Child(process).until(lambda told: told["event"] == "assigned")

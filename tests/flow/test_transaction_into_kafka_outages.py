@@ -20,7 +20,7 @@ from tests.kafka.source.storm_help import log_lines
 
 from sluicegate import RefusedError, RowBatch, UnavailableError, send, transaction
 from sluicegate._core.positions import PositionUnit
-from sluicegate.consumer import Position
+from sluicegate.consumer import Commits, Position
 from sluicegate.kafka.client.answers import FENCED
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ async def test_what_is_lost_of_a_transaction_costs_no_record_and_repeats_none(
             gates[-1].open()
 
         losing = asyncio.ensure_future(lose())
-        async with running(kept.source(), kept.sink(proxy.bootstrap), commit_after=20) as flow:
+        async with running(
+            kept.source(), kept.sink(proxy.bootstrap), commits=Commits(every=0.05, after=20)
+        ) as flow:
             await losing
             await flow.stored(counts)
     assert_once_and_in_order(await kept.readable(), counts)
@@ -96,7 +98,7 @@ async def test_a_commit_without_any_answer_is_read_back(
     async with proxied(broker) as proxy:
         gate = proxy.hold(Api.END_TRANSACTION, direction)
         sink = kept.sink(proxy.bootstrap, request_timeout=0.3)
-        async with running(kept.source(), sink, commit_after=20) as flow:
+        async with running(kept.source(), sink, commits=Commits(every=0.05, after=20)) as flow:
             await proxy.heard(Api.INIT_PRODUCER, "answer", 3)  # sink, claim, recovery
             gate.open()
             await flow.stored({0: 60})
@@ -191,7 +193,9 @@ async def test_a_broker_that_is_killed_at_random_moments_costs_and_repeats_nothi
     for part in counts:
         await fill(own_broker, kept.source_topic, 2_000, partition=part)
     chance = random.Random(0)
-    async with running(kept.source(session_timeout=30.0), kept.sink(), commit_after=10) as flow:
+    async with running(
+        kept.source(session_timeout=30.0), kept.sink(), commits=Commits(every=0.05, after=10)
+    ) as flow:
         for at in (200, 600, 1_200):
             await flow.stored({0: at})
             await asyncio.sleep(chance.random() * 0.1)
@@ -204,7 +208,9 @@ async def test_a_broker_that_is_killed_at_random_moments_costs_and_repeats_nothi
 async def test_a_stop_ends_in_time_without_a_broker(own_broker: OwnKafka) -> None:
     kept = await kept_topic(own_broker)
     await fill(own_broker, kept.source_topic, 3_000)
-    flow = running(kept.source(stop_timeout=0.5), kept.sink(), commit_after=5)
+    flow = running(
+        kept.source(close_timeout=0.5), kept.sink(), commits=Commits(every=0.05, after=5)
+    )
     try:
         async with flow as running_flow:
             await running_flow.stored({0: 100})

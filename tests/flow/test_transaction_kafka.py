@@ -21,7 +21,7 @@ from tests.kafka.source.kafka_help import (
 )
 
 from sluicegate import ConfigError, flow
-from sluicegate.consumer import Position, TopicPartition
+from sluicegate.consumer import Commits, Position, TopicPartition
 from sluicegate.postgres import PostgresSink
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ async def flowing(
     watch = PipeWatch()
     source = kafka_source(topic, group, broker.bootstrap, **options)
     sink = kept.sink(columns=COLUMNS)
-    made = flow.transaction(source, sink, row_of, commit_every=0.01, drain=2.0, observers=[watch])
+    made = flow.transaction(
+        source, sink, row_of, commits=Commits(every=0.01), drain=2.0, observers=[watch]
+    )
     task = asyncio.ensure_future(made.run())
     try:
         await asyncio.wait_for(made.wait_ready(), 30.0)

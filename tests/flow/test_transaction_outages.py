@@ -17,6 +17,7 @@ from tests.kafka.source.storm_help import log_lines, run
 from tests.postgres.sink.postgres_help import Database, until_blocked
 
 from sluicegate import flow
+from sluicegate.consumer import Commits
 from sluicegate.testing import embedded_postgres
 from sluicegate.testing.servers.require import there_or_skip
 
@@ -74,8 +75,7 @@ async def flowing(
             source,
             kept.sink(columns=COLUMNS),
             row_of,
-            commit_after=50,
-            commit_every=0.01,
+            commits=Commits(every=0.01, after=50),
             observers=[watch],
         )
         task = asyncio.ensure_future(pipe.run())

@@ -15,7 +15,7 @@ from tests.postgres.sink.postgres_help import Database, proxied, role
 
 from sluicegate import ConfigError, RetryPolicy, RowBatch, Timeout, flow, send, stack, transaction
 from sluicegate._core.positions import PositionUnit
-from sluicegate.consumer import MemoryLog, MemorySource, Position
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Poison, Position
 from sluicegate.consumer.progress.offset_map import encode
 from sluicegate.errors import PositionLost
 from sluicegate.sinks import Counts, MemorySink, Unit
@@ -40,7 +40,7 @@ def piped(
     log: MemoryLog, sink: Any, *, ends: bool = True, **options: Any
 ) -> flow.TransactionalPipe:
     """A flow from a log into a sink, in small transactions without waiting times."""
-    options = {"commit_after": 8, "commit_every": 0.01, "retry": QUICK, **options}
+    options = {"commits": Commits(every=0.01, after=8), "retry": QUICK, **options}
     return flow.transaction(MemorySource(log, ends=ends), sink, row_of, **options)
 
 
@@ -81,7 +81,7 @@ async def test_the_map_of_an_earlier_consumer_is_stored_with_the_position(
     async with kept_table(embedded_postgres.dsn) as kept:
         log = MemoryLog(records(range(4)))
         log.store({P0: Position(0, encode(0, [(2, 4)]).text)})
-        pipe = piped(log, kept.sink(), commit_after=1, ends=False)
+        pipe = piped(log, kept.sink(), commits=Commits(every=0.01, after=1), ends=False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(pipe.run())
             await pipe.wait_ready()
@@ -120,7 +120,7 @@ async def test_bad_rows_go_to_the_dead_letters_and_the_others_are_committed(
     async with kept_table(embedded_postgres.dsn, columns) as kept:
         letters = MemorySink[Any]()
         log = MemoryLog(records(range(30)))
-        pipe = piped(log, kept.sink(), dead_letters=letters, on_rejected="skip")
+        pipe = piped(log, kept.sink(), poison=Poison("skip", dead_letters=letters))
         report = await pipe.run()
         assert report.complete
         assert [at for _, at in await kept.rows()] == [at for at in range(30) if at % 5 != 3]
@@ -338,7 +338,7 @@ async def test_cut_connections_at_every_statement_cost_no_record_and_repeat_none
         def arm() -> None:
             proxy.cut_request = again
 
-        pipe = piped(log, kept.sink(dsn=through), commit_after=4, ends=False)
+        pipe = piped(log, kept.sink(dsn=through), commits=Commits(every=0.01, after=4), ends=False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(pipe.run())
             await pipe.wait_ready()

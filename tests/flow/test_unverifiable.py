@@ -9,7 +9,7 @@ import pytest
 from piping import P0, Destination, key_of, piped, records
 
 from sluicegate import Backoff, Batcher, Limits, Retry, UnknownOutcomeError, stack
-from sluicegate.consumer import MemoryLog
+from sluicegate.consumer import MemoryLog, Poison
 from sluicegate.errors import StoredRowDiffers, UnverifiableError
 from sluicegate.sinks import MemorySink
 
@@ -67,8 +67,8 @@ async def test_a_record_whose_stored_row_differs_is_poison_and_never_skipped(
         limits=Limits(max_items=1, max_delay=0.1),
         clock=fake_clock,
     )
-    options: dict[str, Any] = {"dead_letters": letters} if has_letters else {}
-    pipe = piped(log, sink, fake_clock, batcher=batcher, ends=False, on_rejected="skip", **options)
+    poison = Poison("skip", dead_letters=letters if has_letters else None)
+    pipe = piped(log, sink, fake_clock, batcher=batcher, ends=False, poison=poison)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(pipe.run())
         await fake_clock.advance(60.0)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import sluicegate
 from sluicegate import flow
+from sluicegate.consumer import Commits, Poison
 from sluicegate.kafka import KafkaSource
 from sluicegate.postgres import PostgresAccess, PostgresSink
 
@@ -78,11 +79,9 @@ async def main(options: Options) -> None:
         sink,
         row_of,
         name="child",
-        commit_after=options.commit_after,
-        commit_every=0.02,
+        commits=Commits(every=0.02, after=options.commit_after),
         drain=options.drain,
-        dead_letters=bury,
-        on_rejected="skip",
+        poison=Poison("skip", dead_letters=bury),
     ).run()
     sys.stdout.write(json.dumps({"event": "ended", "complete": report.complete}) + "\n")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.http.access_help import access_from
 from tests.http.http_help import Request, Server, batch_of, reply
 
 from sluicegate import (
@@ -22,7 +23,7 @@ from sluicegate import (
 )
 from sluicegate.batcher import LoopClock
 from sluicegate.errors import ResultMismatch, UnverifiableError
-from sluicegate.http import ElasticsearchSink
+from sluicegate.http import ElasticsearchSink, HttpAccess
 from sluicegate.http.elasticsearch.answer import FILTER
 
 URL = "http://host:9200"
@@ -178,7 +179,9 @@ async def test_an_item_that_the_server_would_refuse_the_request_for_fails_alone(
             given[name] = lambda each, wrong=wrong, usual=usual: (
                 usual if each is neighbour else wrong(each)
             )
-    async with ElasticsearchSink("http://in-process", client=server.client, **given) as sink:
+    async with ElasticsearchSink(
+        HttpAccess("http://in-process", client=server.client), **given
+    ) as sink:
         errors = await send(sink, batch_of([neighbour, item, neighbour]))
         assert {index: type(error) for index, error in errors.items()} == {1: PermanentError}
         assert len(server.requests) == 1
@@ -254,7 +257,9 @@ async def test_an_items_status_has_its_outcome(
     server = Server()
     server.default = answering(said, {"status": 200}, retry_after="4")
     chosen: dict[str, Any] = {"index": "e", **arguments}
-    async with ElasticsearchSink("http://in-process", client=server.client, **chosen) as sink:
+    async with ElasticsearchSink(
+        HttpAccess("http://in-process", client=server.client), **chosen
+    ) as sink:
         items = [{"id": number} for number in range(4)]
         batch = batch_of(items, maybe=[2])
         errors = await send(sink, batch)
@@ -278,7 +283,9 @@ async def test_the_servers_reasons_are_told_outermost_first(real_clock: LoopCloc
         ({"status": 403}, "403 no reason given"),
     ):
         server.steps.append(answering(said))
-        async with ElasticsearchSink("http://in-process", index="e", client=server.client) as sink:
+        async with ElasticsearchSink(
+            HttpAccess("http://in-process", client=server.client), index="e"
+        ) as sink:
             errors = await send(sink, batch_of([{}]))
             assert str(errors[0]) == told
 
@@ -287,10 +294,9 @@ async def test_the_request_asks_for_no_more_than_is_read(real_clock: LoopClock) 
     server = Server()
     server.default = answering({"status": 201, "_id": "x", "_version": 1, "result": "created"})
     sink = ElasticsearchSink(
-        "http://user:pass@in-process/search/",
+        HttpAccess("http://user:pass@in-process/search/", client=server.client),
         index="e",
         params={"refresh": "wait_for"},
-        client=server.client,
         compression=None,
     )
     async with sink:
@@ -325,7 +331,9 @@ async def test_an_answer_that_does_not_fit_leaves_every_item_unknown(
     """B-T44"""
     server = Server()
     server.default = reply(200, answer)
-    async with ElasticsearchSink("http://in-process", index="e", client=server.client) as sink:
+    async with ElasticsearchSink(
+        HttpAccess("http://in-process", client=server.client), index="e"
+    ) as sink:
         batch = batch_of([{}, {}])
         errors = await send(sink, batch)
         assert {type(error) for error in errors.values()} == {ResultMismatch}
@@ -359,7 +367,7 @@ def test_a_bad_argument_is_told_by_name(arguments: dict[str, Any], told: str) ->
     """B-T30"""
     chosen: dict[str, Any] = {"url": URL, "index": "e", **arguments}
     with pytest.raises(ConfigError) as caught:
-        ElasticsearchSink(**chosen)
+        ElasticsearchSink(access_from(chosen.pop("url"), chosen), **chosen)
     assert told in str(caught.value)
     assert "secret" not in str(caught.value)
 

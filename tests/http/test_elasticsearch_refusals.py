@@ -31,7 +31,7 @@ from sluicegate import (
 )
 from sluicegate._core.logs import for_log
 from sluicegate.errors import ResultMismatch
-from sluicegate.http import ElasticsearchSink, classify_http
+from sluicegate.http import ElasticsearchSink, HttpAccess, classify_http
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
@@ -109,7 +109,9 @@ async def saying(
     server = Server()
     server.default = reply(status, answer)
     chosen: dict[str, Any] = {"index": "static", **options}
-    async with ElasticsearchSink("http://in-process", client=server.client, **chosen) as sink:
+    async with ElasticsearchSink(
+        HttpAccess("http://in-process", client=server.client), **chosen
+    ) as sink:
         yield sink
 
 
@@ -235,7 +237,9 @@ async def test_an_entry_that_cannot_be_understood_leaves_its_item_unknown(
             "items": [{"index": {"status": 200}}, entry, {"index": failed(400, "wrong")}],
         },
     )
-    async with ElasticsearchSink("http://in-process", index="e", client=server.client) as sink:
+    async with ElasticsearchSink(
+        HttpAccess("http://in-process", client=server.client), index="e"
+    ) as sink:
         batch = batch_of([{}, {}, {}])
         errors = await send(stack(sink, Retry(backoff=Backoff(base=0.0))), batch)
     assert {place: type(error) for place, error in errors.items()} == {

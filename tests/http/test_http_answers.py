@@ -29,7 +29,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate.errors import ResultMismatch
-from sluicegate.http import ElasticsearchSink, HttpResponse, HttpSink
+from sluicegate.http import ElasticsearchSink, HttpAccess, HttpResponse, HttpSink
 from sluicegate.http.client import Inflater
 
 if TYPE_CHECKING:
@@ -120,9 +120,11 @@ async def test_an_answer_that_cannot_be_read_leaves_every_item_unknown(
     server = Server()
     server.default = reply(200, body, **headers)
     if make == "http":
-        one: HttpSink | ElasticsearchSink = HttpSink(server.url, client=server.client, parse=parse)
+        one: HttpSink | ElasticsearchSink = HttpSink(
+            HttpAccess(server.url, client=server.client), parse=parse
+        )
     else:
-        one = ElasticsearchSink(server.url, client=server.client, index="e")
+        one = ElasticsearchSink(HttpAccess(server.url, client=server.client), index="e")
     async with one:
         batch = batch_of(ITEMS)
         errors = await send(stack(one, Retry(backoff=Backoff(base=0.0))), batch)
@@ -203,7 +205,7 @@ async def test_any_exception_while_a_success_is_read_leaves_every_item_unknown(
     Client.error = error
     async with serving() as server:
         for parse in (None, every_one):
-            async with HttpSink(server.url, client=Client, parse=parse) as sink:
+            async with HttpSink(HttpAccess(server.url, client=Client), parse=parse) as sink:
                 batch = batch_of(ITEMS)
                 errors = await send(sink, batch)
                 assert {isinstance(each, UnknownOutcomeError) for each in errors.values()} == {True}
@@ -224,7 +226,7 @@ async def test_an_answer_that_was_read_stands_though_closing_it_fails(
             response.aclose = aclose  # type: ignore[method-assign]  # that is the point
             return response
 
-    async with serving() as server, HttpSink(server.url, client=Client) as sink:
+    async with serving() as server, HttpSink(HttpAccess(server.url, client=Client)) as sink:
         server.steps.extend([reply(), reply(400)])
         assert await send(sink, batch_of(ITEMS)) == {}
         assert {type(error) for error in (await send(sink, batch_of(ITEMS))).values()} == {
@@ -249,12 +251,13 @@ async def test_a_response_hook_may_read_the_answer_first(real_clock: LoopClock) 
         server.default = reply(200, gzip.compress(b'{"fine": 1}'), content_encoding="gzip")
         for given in (None, parse):
             async with HttpSink(
-                server.url, client_options={"event_hooks": {"response": [read]}}, parse=given
+                HttpAccess(server.url, client_options={"event_hooks": {"response": [read]}}),
+                parse=given,
             ) as sink:
                 assert await send(sink, batch_of(ITEMS)) == {}
         assert seen == [b'{"fine": 1}'] * 2
         async with HttpSink(
-            server.url, client_options={"event_hooks": {"response": [fail]}}
+            HttpAccess(server.url, client_options={"event_hooks": {"response": [fail]}})
         ) as sink:
             errors = await send(sink, batch_of(ITEMS))
             assert {type(error) for error in errors.values()} == {UnknownOutcomeError}

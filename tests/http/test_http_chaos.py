@@ -23,7 +23,7 @@ from sluicegate import (
     WriteResult,
     stack,
 )
-from sluicegate.http import HttpResponse, HttpSink
+from sluicegate.http import HttpAccess, HttpResponse, HttpSink
 
 if TYPE_CHECKING:
     from sluicegate import Batch
@@ -117,7 +117,7 @@ async def live_through(count: int, seed: int) -> None:
     server.default = day
     async with serving(server):
         sink = stack(
-            HttpSink(server.url, parse=day.parse, timeout=0.25, compression="gzip"),
+            HttpSink(HttpAccess(server.url, timeout=0.25), parse=day.parse, compression="gzip"),
             Retry(
                 attempts=1_000, backoff=Backoff(base=0.001, longest=0.002, rng=random.Random(seed))
             ),

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import httpx
 import pytest
+from tests.http.access_help import access_from
 from tests.http.http_help import Server, batch_of, cut, reply, serving
 
 from sluicegate import ConfigError, RefusedError, send
 from sluicegate.errors import MissingExtra, NotPicklableError
-from sluicegate.http import HttpSink
+from sluicegate.http import HttpAccess, HttpSink
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock
@@ -62,6 +63,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "combined with client=",
     ),
     ({"client_options": [1]}, "client_options='list'"),
+    ({"client_options": {"verify": False}, "ssl_cafile": "ca.pem"}, "given by ssl_context="),
+    ({"ssl_context": 5}, "ssl_context='int'"),
+    ({"ssl_context": Server, "ssl_password": "secret"}, "beside ssl_context="),
     ({"client_options": {"auth": ("us", "secret")}}, "given by auth="),
     ({"client_options": {"headers": {"a": "secret"}}}, "given by headers="),
     ({"client_options": {"follow_redirects": True}}, "GET"),
@@ -75,7 +79,7 @@ def test_a_bad_argument_is_told_by_name_and_without_secrets(
     """B-T30: at construction, before anything is started."""
     chosen: dict[str, Any] = {"url": URL, **arguments}
     with pytest.raises(ConfigError) as caught:
-        HttpSink(**chosen)
+        HttpSink(access_from(chosen.pop("url"), chosen), **chosen)
     assert told in str(caught.value)
     assert "secret" not in str(caught.value)
     assert caught.value.__cause__ is None
@@ -97,7 +101,7 @@ def test_a_missing_extra_is_told(
 async def test_an_option_that_the_client_refuses_is_told_when_it_is_opened(
     real_clock: LoopClock, options: dict[str, str]
 ) -> None:
-    sink = HttpSink(URL, client_options=options)
+    sink = HttpSink(HttpAccess(URL, client_options=options))
     with pytest.raises(ConfigError) as caught:
         async with sink:
             pass
@@ -108,14 +112,14 @@ async def test_an_option_that_the_client_refuses_is_told_when_it_is_opened(
 
 async def test_a_factory_that_makes_no_client_is_told(real_clock: LoopClock) -> None:
     with pytest.raises(ConfigError, match="httpx"):
-        async with HttpSink(URL, client=dict):  # type: ignore[arg-type]  # that is the point
+        async with HttpSink(HttpAccess(URL, client=dict)):  # type: ignore[arg-type]  # that is the point
             pass
 
 
 async def test_a_value_that_is_no_header_is_not_sent_nor_shown(real_clock: LoopClock) -> None:
     async with (
         serving() as server,
-        HttpSink(server.url, auth=lambda: "Bearer hunter2\r\nX: y") as sink,
+        HttpSink(HttpAccess(server.url, auth=lambda: "Bearer hunter2\r\nX: y")) as sink,
     ):
         errors = await send(sink, batch_of("ab"))
         assert {type(error) for error in errors.values()} == {RefusedError}
@@ -137,13 +141,16 @@ async def test_secrets_are_in_no_repr_error_or_log(
         proxy = server.url.replace("://", "://user:hunter8@")
         cases: list[tuple[HttpSink, list[str]]] = [
             (
-                HttpSink(with_user, headers={"X-Api-Key": "hunter4"}),
+                HttpSink(HttpAccess(with_user, headers={"X-Api-Key": "hunter4"})),
                 ["hunter2", "dXNlcjpodW50ZXIy", "hunter4"],
             ),
-            (HttpSink(server.url, auth="Bearer hunter5"), ["Bearer hunter5"]),
-            (HttpSink(server.url, auth=("user", "hunter6")), ["hunter6", "dXNlcjpodW50ZXI2"]),
-            (HttpSink(server.url, auth=lambda: "Bearer hunter7"), ["hunter7"]),
-            (HttpSink("http://elsewhere/", client_options={"proxy": proxy}), []),
+            (HttpSink(HttpAccess(server.url, auth="Bearer hunter5")), ["Bearer hunter5"]),
+            (
+                HttpSink(HttpAccess(server.url, auth=("user", "hunter6"))),
+                ["hunter6", "dXNlcjpodW50ZXI2"],
+            ),
+            (HttpSink(HttpAccess(server.url, auth=lambda: "Bearer hunter7")), ["hunter7"]),
+            (HttpSink(HttpAccess("http://elsewhere/", client_options={"proxy": proxy})), []),
         ]
         shown: list[object] = []
         for sink, sent in cases:
@@ -152,7 +159,7 @@ async def test_secrets_are_in_no_repr_error_or_log(
                     server.steps.append(step)
                     (error,) = set((await send(sink, batch_of("ab"))).values())
                     shown += [error, error.__cause__, vars(error.__cause__).get("body")]
-            shown += [sink, sink._endpoint, sink._client_options, sink._endpoint.headers]
+            shown += [sink, sink._endpoint, sink._endpoint.options, sink._endpoint.headers]
         text = " ".join(f"{each} {each!r}" for each in shown)
         assert "hunter" not in text
         assert "dXNlcj" not in text
@@ -163,10 +170,8 @@ async def test_secrets_are_in_no_repr_error_or_log(
 
 def test_a_description_travels() -> None:
     sink = HttpSink(
-        URL,
-        auth=("a", "b"),
+        HttpAccess(URL, auth=("a", "b"), ssl_context=lambda: ssl.create_default_context()),
         encode=lambda item: str(item),
-        client_options={"verify": lambda: ssl.create_default_context()},
     )
     copy = pickle.loads(cloudpickle.dumps(sink))
     assert repr(copy) == repr(sink)
@@ -183,8 +188,8 @@ async def test_pickled_while_open_it_gives_a_closed_description(real_clock: Loop
 
 
 def test_what_cannot_travel_is_named() -> None:
-    sink = HttpSink(URL, client_options={"verify": ssl.create_default_context()})
-    with pytest.raises(NotPicklableError, match="client_options"):
+    sink = HttpSink(HttpAccess(URL, ssl_context=ssl.create_default_context()))
+    with pytest.raises(NotPicklableError, match="ssl_context"):
         pickle.dumps(sink)
 
 
@@ -198,7 +203,7 @@ async def test_one_object_in_two_places_is_opened_once(real_clock: LoopClock) ->
             made.append(httpx.AsyncClient())
             return made[-1]
 
-        sink = HttpSink(server.url, client=client)
+        sink = HttpSink(HttpAccess(server.url, client=client))
         async with sink:
             async with sink:
                 pass
@@ -213,7 +218,7 @@ async def test_one_object_in_two_places_is_opened_once(real_clock: LoopClock) ->
 def test_as_many_writes_as_connections() -> None:
     assert HttpSink(URL).capabilities.max_concurrency == 10
     assert HttpSink(URL, pool_size=3).capabilities.max_concurrency == 3
-    assert HttpSink(URL, client=httpx.AsyncClient).capabilities.max_concurrency is None
+    assert HttpSink(HttpAccess(URL, client=httpx.AsyncClient)).capabilities.max_concurrency is None
 
 
 async def test_a_client_that_does_not_close_in_time_is_left(real_clock: LoopClock) -> None:
@@ -224,6 +229,6 @@ async def test_a_client_that_does_not_close_in_time_is_left(real_clock: LoopCloc
             finally:
                 await super().aclose()
 
-    async with HttpSink(URL, client=Stuck, close_timeout=0.01) as sink:
+    async with HttpSink(HttpAccess(URL, client=Stuck, close_timeout=0.01)) as sink:
         assert sink.is_open
     assert not sink.is_open

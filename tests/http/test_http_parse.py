@@ -20,7 +20,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate.errors import ResultMismatch
-from sluicegate.http import HttpResponse, HttpSink
+from sluicegate.http import HttpAccess, HttpResponse, HttpSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,7 +80,9 @@ async def test_a_result_that_speaks_of_other_items_is_not_believed(
         return result
 
     server = Server()
-    async with HttpSink(server.url, client=server.client, parse=parse, max_bytes=max_bytes) as sink:
+    async with HttpSink(
+        HttpAccess(server.url, client=server.client), parse=parse, max_bytes=max_bytes
+    ) as sink:
         batch = batch_of(ITEMS)
         errors = await send(stack(sink, Retry(backoff=Backoff(base=0.0))), batch)
         wrong = {index for index, error in errors.items() if type(error) is ResultMismatch}
@@ -96,7 +98,7 @@ async def test_a_parse_function_that_raises_leaves_every_item_unknown(
     real_clock: LoopClock, error: Exception
 ) -> None:
     server = Server()
-    async with HttpSink(server.url, client=server.client, parse=raising(error)) as sink:
+    async with HttpSink(HttpAccess(server.url, client=server.client), parse=raising(error)) as sink:
         errors = await send(sink, batch_of(ITEMS))
         (one,) = set(errors.values())
         assert type(one) is ResultMismatch

@@ -23,7 +23,7 @@ from sluicegate import (
 )
 from sluicegate._core.logs import for_log
 from sluicegate.errors import TimedOutError
-from sluicegate.http import HttpSink
+from sluicegate.http import HttpAccess, HttpSink
 from sluicegate.http.errors import HttpStatusError, target_of
 from sluicegate.sinks import MemorySink
 
@@ -80,7 +80,7 @@ async def test_credentials_that_were_sent_are_called_wrong_and_others_missing(
             (None, "none were sent"),
             ("Bearer expired-token", "wrong or have expired"),
         ):
-            async with HttpSink(server.url, auth=auth) as sink:
+            async with HttpSink(HttpAccess(server.url, auth=auth)) as sink:
                 error = (await send(sink, batch_of("a")))[0]
                 assert isinstance(error, RefusedError)
                 assert told in error.repair
@@ -157,7 +157,7 @@ async def test_an_outage_of_authorization_costs_no_item(real_clock: LoopClock) -
     async with serving(server):
         retry = Retry(attempts=2, backoff=Backoff(base=0.001, longest=0.002))
         sink = stack(
-            HttpSink(server.url, auth="Bearer token-of-today"),
+            HttpSink(HttpAccess(server.url, auth="Bearer token-of-today")),
             Timeout(5.0),
             retry,
             DeadLetter(letters),
@@ -184,7 +184,7 @@ async def test_a_function_for_credentials_that_fails_is_an_outage_and_sends_noth
     def auth() -> str:
         raise LookupError("no token for client_secret=hunter2")
 
-    async with serving() as server, HttpSink(server.url, auth=auth) as sink:
+    async with serving() as server, HttpSink(HttpAccess(server.url, auth=auth)) as sink:
         error = (await send(sink, batch_of("a")))[0]
         assert isinstance(error, RefusedError)
         assert "auth() failed with LookupError" in str(error)
@@ -199,7 +199,7 @@ async def test_a_function_for_credentials_may_say_itself_what_its_failure_means(
     async def auth() -> str:
         raise UnavailableError("the token service is away")
 
-    async with serving() as server, HttpSink(server.url, auth=auth) as sink:
+    async with serving() as server, HttpSink(HttpAccess(server.url, auth=auth)) as sink:
         assert str((await send(sink, batch_of("a")))[0]) == "the token service is away"
 
 
@@ -218,7 +218,9 @@ async def test_a_proxy_that_wants_a_login_refuses_everything(real_clock: LoopClo
         server.default = reply(407)
         for scheme in ("http", "https"):
             options = {"proxy": server.url}
-            async with HttpSink(f"{scheme}://elsewhere.invalid/", client_options=options) as sink:
+            async with HttpSink(
+                HttpAccess(f"{scheme}://elsewhere.invalid/", client_options=options)
+            ) as sink:
                 error = (await send(sink, batch_of("a")))[0]
                 assert isinstance(error, RefusedError), scheme
                 assert "client_options proxy=" in error.repair

@@ -15,7 +15,7 @@ from tests.http.http_help import Reply, Request, batch_of, serving
 
 from sluicegate import Batcher, DeadLetter, Retry, WriteResult, send, stack
 from sluicegate._core.logs import for_log
-from sluicegate.http import ElasticsearchSink, HttpResponse, HttpSink
+from sluicegate.http import ElasticsearchSink, HttpAccess, HttpResponse, HttpSink
 from sluicegate.http.errors import HttpStatusError
 from sluicegate.http.secrets import Secrets
 from sluicegate.sinks import MemorySink
@@ -178,7 +178,11 @@ async def test_a_server_that_quotes_everything_gives_nothing_away(
                     ElasticsearchSink(url, index="e", params={"key": "hunter3"})
                 ]
                 if not per_item:
-                    sinks.append(HttpSink(f"{url}/bulk?key=hunter3", headers={"x-key": "hunter4"}))
+                    sinks.append(
+                        HttpSink(
+                            HttpAccess(f"{url}/bulk?key=hunter3", headers={"x-key": "hunter4"})
+                        )
+                    )
                 for sink in sinks:
                     async with sink:
                         error = (await send(sink, batch_of([{"a": "item-value"}])))[0]
@@ -215,7 +219,7 @@ async def test_a_parse_function_can_redact_what_it_quotes(real_clock: LoopClock)
 
     async with (
         serving() as server,
-        HttpSink(server.url, auth="Bearer hunter2", parse=parse) as sink,
+        HttpSink(HttpAccess(server.url, auth="Bearer hunter2"), parse=parse) as sink,
     ):
         server.default = quoting(200)
         error = (await send(sink, batch_of("a")))[0]

@@ -45,7 +45,7 @@ from sluicegate import (
 )
 from sluicegate.batcher import Adaptive
 from sluicegate.errors import ResultMismatch, TimedOutError
-from sluicegate.http import HttpResponse, HttpSink
+from sluicegate.http import HttpAccess, HttpResponse, HttpSink
 from sluicegate.http.errors import HttpStatusError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ ALL = list(range(10))
 
 
 def in_process(server: Server, **options: Any) -> HttpSink:
-    return HttpSink("http://in-process/bulk", client=server.client, **options)
+    return HttpSink(HttpAccess("http://in-process/bulk", client=server.client), **options)
 
 
 async def test_a_line_per_item(real_clock: LoopClock) -> None:
@@ -94,11 +94,10 @@ async def test_bodies_are_compressed(real_clock: LoopClock, compression: Any, wo
 async def test_the_users_own_encoder_body_headers_and_method(real_clock: LoopClock) -> None:
     async with serving() as server:
         sink = HttpSink(
-            server.url,
+            HttpAccess(server.url, headers={"Content-Type": "text/plain", "X-Tenant": "blue"}),
             encode=lambda item: f"cpu,host={item} value=1",
             body=lambda records: b"#" + b"|".join(records),
             method="PUT",
-            headers={"Content-Type": "text/plain", "X-Tenant": "blue"},
         )
         async with sink:
             assert await send(sink, batch_of(["a", "b"])) == {}
@@ -289,11 +288,11 @@ async def test_each_way_to_log_in(real_clock: LoopClock) -> None:
         sent: list[str] = []
         with_user = server.url.replace("://", "://us%40er:pa%3Ass@")
         sinks = [
-            HttpSink(server.url, auth=("us@er", "pa:ss")),
+            HttpSink(HttpAccess(server.url, auth=("us@er", "pa:ss"))),
             HttpSink(with_user),
-            HttpSink(server.url, auth="ApiKey abc"),
-            HttpSink(server.url, auth=token),
-            HttpSink(server.url, auth=lambda: "Bearer plain"),
+            HttpSink(HttpAccess(server.url, auth="ApiKey abc")),
+            HttpSink(HttpAccess(server.url, auth=token)),
+            HttpSink(HttpAccess(server.url, auth=lambda: "Bearer plain")),
         ]
         for sink in sinks:
             async with sink:
@@ -394,7 +393,7 @@ async def test_a_connection_that_is_closed_leaves_the_outcome_unknown(
 
 async def test_silence_leaves_the_outcome_unknown(real_clock: LoopClock) -> None:
     """batcher/B25: a timeout after the request was sent leaves its outcome open."""
-    async with serving() as server, HttpSink(server.url, timeout=0.05) as sink:
+    async with serving() as server, HttpSink(HttpAccess(server.url, timeout=0.05)) as sink:
         server.steps.append(hang())
         errors = await send(sink, batch_of(ITEMS))
         assert {type(error) for error in errors.values()} == {TimedOutError}
@@ -451,10 +450,10 @@ async def test_tls_with_a_context_of_ones_own_and_a_certificate_that_is_wrong(
     def context() -> ssl.SSLContext:
         return ssl.create_default_context(cafile=str(root))
 
-    options: dict[str, Any] = {"client_options": {"verify": context}} if trusted else {}
+    options: dict[str, Any] = {"ssl_context": context} if trusted else {}
     async with (
         serving(ssl_certfile=str(chain), ssl_keyfile=str(key)) as server,
-        HttpSink(server.url, **options) as sink,
+        HttpSink(HttpAccess(server.url, **options)) as sink,
     ):
         errors = await send(sink, batch_of(ITEMS))
         if told is None:
@@ -466,7 +465,10 @@ async def test_tls_with_a_context_of_ones_own_and_a_certificate_that_is_wrong(
 
 
 async def test_wrong_credentials_are_told(real_clock: LoopClock) -> None:
-    async with serving() as server, HttpSink(server.url, auth=("user", "wrong-one")) as sink:
+    async with (
+        serving() as server,
+        HttpSink(HttpAccess(server.url, auth=("user", "wrong-one"))) as sink,
+    ):
         server.steps.append(reply(401, {"error": "unknown user"}))
         errors = await send(sink, batch_of(ITEMS))
         assert {type(error) for error in errors.values()} == {RefusedError}
@@ -479,7 +481,9 @@ async def test_wrong_credentials_are_told(real_clock: LoopClock) -> None:
 async def test_a_proxy_is_used(real_clock: LoopClock) -> None:
     async with (
         serving() as server,
-        HttpSink("http://elsewhere.invalid/bulk", client_options={"proxy": server.url}) as sink,
+        HttpSink(
+            HttpAccess("http://elsewhere.invalid/bulk", client_options={"proxy": server.url})
+        ) as sink,
     ):
         assert await send(sink, batch_of(ITEMS)) == {}
         assert server.requests[0].headers["host"] == "elsewhere.invalid"
@@ -501,7 +505,7 @@ async def test_any_client_of_that_shape_is_used_and_closed(
 
     async with (
         serving() as server,
-        HttpSink(server.url, client=slowly if is_async else plain) as sink,
+        HttpSink(HttpAccess(server.url, client=slowly if is_async else plain)) as sink,
     ):
         assert await send(sink, batch_of(ITEMS)) == {}
         server.steps.append(cut())
@@ -515,7 +519,7 @@ async def test_a_redirect_is_not_followed(real_clock: LoopClock) -> None:
     def client() -> httpx.AsyncClient:
         return httpx.AsyncClient(follow_redirects=True)
 
-    async with serving() as server, HttpSink(server.url, client=client) as sink:
+    async with serving() as server, HttpSink(HttpAccess(server.url, client=client)) as sink:
         server.steps.append(reply(302, location="https://us:hidden@elsewhere/new?hidden=1#hidden"))
         errors = await send(sink, batch_of(ITEMS))
         assert {type(error) for error in errors.values()} == {RefusedError}
@@ -546,7 +550,10 @@ async def test_a_write_cancelled_at_any_moment_gives_its_connection_back(
     real_clock: LoopClock,
 ) -> None:
     """One connection; the write is cancelled after every number of loop iterations."""
-    async with serving() as server, HttpSink(server.url, pool_size=1, timeout=5.0) as sink:
+    async with (
+        serving() as server,
+        HttpSink(HttpAccess(server.url, timeout=5.0), pool_size=1) as sink,
+    ):
         ended = False
         for turns in range(200):
             write = asyncio.create_task(send(sink, batch_of(ITEMS)))

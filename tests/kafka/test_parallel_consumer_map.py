@@ -183,4 +183,4 @@ def test_any_payload_is_read_or_refused(magic: str, payload: bytes, *, compress:
 @pytest.mark.parametrize("kind", [KafkaSource, ConfluentKafkaSource])
 def test_a_source_on_either_client_reads_it(kind: type[KafkaSource | ConfluentKafkaSource]) -> None:
     source = kind("orders", bootstrap="127.0.0.1:1", group="bills")
-    assert source.traits.foreign_map is confluent_ranges
+    assert source.capabilities.foreign_map is confluent_ranges

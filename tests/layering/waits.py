@@ -25,7 +25,7 @@ CLOSING = frozenset({"__aexit__", "abort", "aclose", "close", "disconnect", "lea
 LIMITS = frozenset({"answered", "bounded", "timeout_at"})
 ELSEWHERE = frozenset({"sluicegate.testing"})
 
-_CONFLUENT = "`ConfluentSession.close` waits for at most `stop_timeout`"
+_CONFLUENT = "`ConfluentSession.close` waits for at most `close_timeout`"
 _LETTERS = "`LetterConnection.close` has a limit"
 _ANSWERED = "an `AnsweredConnection`, whose transactions have limits"
 BOUNDED: dict[tuple[str, str], str] = {

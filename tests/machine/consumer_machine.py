@@ -16,7 +16,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sluicegate import Ack, Backoff, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
 from sluicegate._core.clock import wait_until
-from sluicegate.consumer import MemoryLog, MemorySource, Position, Record, TopicPartition
+from sluicegate.consumer import (
+    InFlight,
+    MemoryLog,
+    MemorySource,
+    Poison,
+    Position,
+    Record,
+    TopicPartition,
+)
 from sluicegate.consumer.progress import offset_map
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import FakeClock
@@ -139,11 +147,9 @@ class Member:
             self.source,
             clock=clock,
             concurrency=setting.concurrency,
-            max_in_flight=setting.max_in_flight,
-            fetch_max=setting.chunk,
+            in_flight=InFlight(setting.max_in_flight, fetch_max=setting.chunk),
             drain=DRAIN,
-            poison="skip",
-            dead_letters=self.letters,
+            poison=Poison("skip", dead_letters=self.letters),
             retry=RetryPolicy(
                 attempts=setting.attempts,
                 unlisted_attempts=setting.attempts,

@@ -29,7 +29,7 @@ from sluicegate.sinks import RateLimit, Router, Split
 from sluicegate.http import ElasticsearchSink, HttpSink
 from sluicegate.files import FileSink
 from sluicegate.postgres import PostgresSink
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import MemoryLog, MemorySource, Poison
 from sluicegate.testing import FakeClock
 
 URL = "https://example.com/ingest"

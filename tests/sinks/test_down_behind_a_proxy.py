@@ -38,7 +38,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate.clickhouse import ClickHouseSink
-from sluicegate.http import ElasticsearchSink, HttpSink
+from sluicegate.http import ElasticsearchSink, HttpAccess, HttpSink
 from sluicegate.kafka import KafkaSink
 from sluicegate.nats import NatsSink
 from sluicegate.objects import ObjectSink
@@ -368,7 +368,8 @@ async def _http(*, header: str | None) -> AsyncGenerator[Case]:
 
     def sink(port: int) -> Any:
         return HttpSink(
-            f"http://{HOST}:{port}/", idempotency_header=header, client_options={"verify": False}
+            HttpAccess(f"http://{HOST}:{port}/", client_options={"verify": False}),
+            idempotency_header=header,
         )
 
     server = await asyncio.start_server(serve, HOST, 0)
@@ -396,7 +397,8 @@ async def elasticsearch(request: pytest.FixtureRequest) -> AsyncGenerator[Case]:
 
         def sink(port: int) -> Any:
             return ElasticsearchSink(
-                f"http://{HOST}:{port}", index=made.name, client_options={"verify": False}
+                HttpAccess(f"http://{HOST}:{port}", client_options={"verify": False}),
+                index=made.name,
             )
 
         yield Case(int(server.url.rpartition(":")[2]), sink, ids, connects=False)
@@ -418,7 +420,7 @@ async def clickhouse(request: pytest.FixtureRequest) -> AsyncGenerator[Case]:
 
     def sink(port: int) -> Any:
         return ClickHouseSink(
-            f"http://{HOST}:{port}", table=table, client_options={"verify": False}
+            HttpAccess(f"http://{HOST}:{port}", client_options={"verify": False}), table=table
         )
 
     yield Case(server.port, sink, ids, connects=False)

@@ -23,7 +23,7 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 from prometheus_client import CollectorRegistry
 
 from sluicegate import ConfigError, Consumer, Nak, Terminate, ToDeadLetter
-from sluicegate.consumer import MemoryLog, MemorySource, Record, TopicPartition
+from sluicegate.consumer import MemoryLog, MemorySource, Poison, Record, TopicPartition
 from sluicegate.sinks import MemorySink
 from sluicegate.telemetry import (
     OpenTelemetryConsumerObserver,
@@ -74,7 +74,7 @@ async def running(
 ) -> AsyncGenerator[Consumer]:
     """A consumer that has handled all it can; it is stopped at the end."""
     source = MemorySource(log_of(keys), clock=clock)
-    options = {"poison": "block", "drain": 1.0, "dead_letters": MemorySink(), **options}
+    options = {"poison": Poison("block", dead_letters=MemorySink()), "drain": 1.0, **options}
     consumer = Consumer(source, name="billing", clock=clock, observers=observers, **options)
     async with consumer:
         run = asyncio.create_task(consumer.run(handler))
@@ -117,7 +117,7 @@ async def test_they_say_what_happened(fake_clock: FakeClock) -> None:
         return registry.get_sample_value(metric, {"name": "billing", **labels})
 
     partition = {"topic": "orders", "partition": "0"}
-    async with running(fake_clock, "aabbrdhh", observer, poison="block") as consumer:
+    async with running(fake_clock, "aabbrdhh", observer) as consumer:
         assert value("source_received_total") == 8
         assert value("source_acked_total") == 2
         assert value("source_nak_total") == 1

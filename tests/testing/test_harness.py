@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluicegate import ConfigError, Nak, Terminate
-from sluicegate.consumer import TopicPartition
+from sluicegate.consumer import Keys, Poison, TopicPartition
 from sluicegate.testing import ConsumerHarness
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ async def test_settled_ids_are_in_order_per_key(fake_clock: FakeClock) -> None:
 async def test_keys_of_several_partitions_are_listed_by_the_end_of_their_last_call(
     fake_clock: FakeClock,
 ) -> None:
-    harness = ConsumerHarness(key_scope="partition")
+    harness = ConsumerHarness(key=Keys(scope="partition"))
     for seconds, partition in ((3.0, 0), (1.0, 1), (2.0, 2)):
         harness.send(seconds, key="k", id=f"{seconds:g} s", partition=partition)
     ran = await harness.run(lambda message: fake_clock.sleep(message.value))
@@ -50,7 +50,7 @@ async def test_keys_of_several_partitions_are_listed_by_the_end_of_their_last_ca
 
 async def test_what_is_not_settled_comes_in_the_next_run(fake_clock: FakeClock) -> None:
     """After a restart the stored map contains the records settled beyond the position."""
-    harness = ConsumerHarness(poison="block", dead_letters=None)
+    harness = ConsumerHarness(poison=Poison("block"))
     for number in range(4):
         harness.send(number, key=number % 2)
 
@@ -71,7 +71,7 @@ async def test_what_is_not_settled_comes_in_the_next_run(fake_clock: FakeClock) 
 
 async def test_a_run_does_not_end_while_something_can_move(fake_clock: FakeClock) -> None:
     """With a blocked message, a run does not end while another key backs off or is handled."""
-    harness = ConsumerHarness(dead_letters=None)
+    harness = ConsumerHarness(poison=Poison())
     for key in ("bad", "failing", "slow"):
         harness.send(key, key=key)
 

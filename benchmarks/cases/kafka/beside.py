@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
-from sluicegate.consumer import TopicPartition
+from sluicegate.consumer import InFlight, TopicPartition
 
 from ...harness import MIB, NS_PER_ITEM, AtMost, Case, Contender
 from ...kafka.counting import Counter
@@ -52,8 +52,7 @@ async def consume(bootstrap: str, count: int, beside: str) -> Took:
     async with Consumer(
         source_of(bootstrap, TOPIC),
         concurrency=CONCURRENCY,
-        max_in_flight=WINDOW,
-        fetch_max=FETCH,
+        in_flight=InFlight(WINDOW, fetch_max=FETCH),
     ) as consumer:
         if beside == PAUSED:
             consumer.pause(TopicPartition(TOPIC, 0))

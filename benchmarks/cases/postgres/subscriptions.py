@@ -11,6 +11,8 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sluicegate.consumer import Commits
+
 from ...destination import installed, postgres_server
 from ...harness import US_PER_ITEM, Case, Contender, Target
 from ...postgres.stream_logs import (
@@ -73,7 +75,7 @@ def _exactly_once(dsn: str, count: int) -> Took:
             sink,
             lambda message: {"stream": message.key, "position": message.offset},
             name="benchmark",
-            commit_after=BATCH,
+            commits=Commits(after=BATCH),
         ).run()
         took = watch.read()
         await _handled(dsn, count)

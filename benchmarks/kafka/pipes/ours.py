@@ -26,7 +26,7 @@ WINDOW = 4
 async def pipe(run: Run, sink: Sink[Row], limits: Limits, *, keyed: bool) -> None:
     """Move all records into a sink, until the pipe is closed."""
     source = KafkaSource(
-        run.topic, bootstrap=run.bootstrap, group=run.group, fetch_max_wait_ms=HELD_BACK
+        run.topic, bootstrap=run.bootstrap, group=run.group, client={"fetch_max_wait_ms": HELD_BACK}
     )
     left = run.count
 
@@ -39,7 +39,7 @@ async def pipe(run: Run, sink: Sink[Row], limits: Limits, *, keyed: bool) -> Non
 
     key = account_of if keyed else None
     batcher = Batcher(stack(sink, Retry()), key=key, limits=limits)
-    piped = flow.pipe(source, batcher, transform=decode, max_in_flight=WINDOW * limits.max_items)
+    piped = flow.pipe(source, batcher, transform=decode, in_flight=WINDOW * limits.max_items)
     await piped.run()
     run.store(batcher.tally().delivered)
 

@@ -1,10 +1,10 @@
 """The errors of Sluicegate, one tree.
 
     SluicegateError
-    ├── ConfigError (ValueError)          the caller's mistake: a bad argument; nothing has been
-    started │   └── UnitRefused                   the caller's mistake: the ledger has this version
-    in another form, or no longer ├── NonDeterministicReplay            the caller's mistake: other
-    rows under the name of committed rows ├── StagesLost                        rows were lost, or the destination was changed, before publication; nothing was published
+    ├── ConfigError (ValueError)          the caller's mistake: a bad argument; nothing has been started
+    │   └── UnitRefused                   the caller's mistake: the ledger has this version in another form, or no longer
+    ├── NonDeterministicReplay            the caller's mistake: other rows under the name of committed rows
+    ├── StagesLost                        rows were lost, or the destination was changed, before publication; nothing was published
     ├── MissingExtra (ImportError)        the caller's mistake: an optional dependency is not installed
     ├── MissingJars (RuntimeError)        the caller's mistake: Maven is missing, or cannot provide the jars
     ├── NotPicklableError (TypeError)     the caller's mistake: an argument of a sink cannot be pickled
@@ -42,6 +42,7 @@
             ├── DeadLetterLimit           too many dead letters: the batcher stops
             ├── KeyStopped                not applied, since an earlier item of its key failed
             ├── TransactionLost           the transaction has ended; nothing of it was applied
+            ├── PositionLost              another process took over a source's position; nothing was applied
             └── WithdrawnError            withdrawn by the source of the item
 
 Only errors of the last branch concern the destination, and only these can be retried. Errors of

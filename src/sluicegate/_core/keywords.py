@@ -67,8 +67,12 @@ def takes(
     return decorate
 
 
-def known_arguments(*, takes_sink: bool = False) -> Callable[[ClassT], ClassT]:
+def known_arguments(
+    *, takes_sink: bool = False, access: type | None = None
+) -> Callable[[ClassT], ClassT]:
     """Make a class refuse unknown arguments with a `ConfigError` that names those it takes.
+
+    The arguments of `access`, a value that its first argument may be, are named as such.
 
     A decorator also refuses a sink as an argument, unless it `takes_sink`. A class that passes other
     arguments to a client refuses only those that resemble a required argument which is not given.
@@ -83,6 +87,8 @@ def known_arguments(*, takes_sink: bool = False) -> Callable[[ClassT], ClassT]:
         has_client = bool(code.co_flags & inspect.CO_VARKEYWORDS)
         most = sys.maxsize if code.co_flags & inspect.CO_VARARGS else code.co_argcount - 1
         wraps_sinks = issubclass(kind, SinkDecorator) and not takes_sink
+        elsewhere = () if access is None else inspect.signature(access).parameters
+        place = "" if access is None else _place_of(access, function)
 
         @wraps(init)
         def checked(self: object, *args: Any, **keywords: Any) -> None:
@@ -96,6 +102,8 @@ def known_arguments(*, takes_sink: bool = False) -> Callable[[ClassT], ClassT]:
             for name, value in keywords.items():
                 if name in known:
                     continue
+                if access is not None and name in elsewhere:
+                    raise _argument_of(access, f"{kind.__name__}({place}", name)
                 near = nearest(name, wanted)
                 if near is not None or not has_client:
                     raise unknown_argument(kind.__name__, name, value, known, near)
@@ -132,6 +140,19 @@ def _unnamed(owner: str, args: Sequence[object], known: Sequence[str], most: int
     taken = f"takes only {allowed} without a name" if most else "takes no argument without a name"
     named = next((n for n in known[most:] if n == type(first).__name__.lower()), known[most])
     return ConfigError(f"{owner} {taken}; name the others, as in {owner}({named}=...)")
+
+
+def _place_of(access: type, function: Callable[..., object]) -> str:
+    """Return the text before the access in a call: nothing, or the name of its argument."""
+    for name, each in inspect.signature(function).parameters.items():
+        if access.__name__ in str(each.annotation):
+            return f"..., {name}=" if each.kind is _KEYWORD else ""
+    return ""
+
+
+def _argument_of(access: type, before: str, name: str) -> ConfigError:
+    call = f"{before}{access.__name__}(..., {name}=...), ...)"
+    return ConfigError(f"{name}=...: is an argument of {access.__name__}; write {call}")
 
 
 def _is_like_a_sink(value: object) -> bool:

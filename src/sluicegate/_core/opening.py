@@ -173,11 +173,12 @@ class Openable:
         state = {name: value for name, value in vars(self).items() if name != "_opening"}
         state.update(dict.fromkeys((name for name in self._run_time if name in state), None))
         for name, value in state.items():
-            _check_picklable(self, name, value)
+            check_picklable(self, name, value)
         return state
 
 
-def _check_picklable(owner: object, name: str, value: object) -> None:
+def check_picklable(owner: object, name: str, value: object) -> None:
+    """Raise `NotPicklableError`, which names the argument, if its value cannot be pickled."""
     if isinstance(value, (str, bytes, int, float, bool, type(None))) or callable(value):
         return  # callers that send sinks elsewhere use cloudpickle, which handles functions
     try:

@@ -12,7 +12,7 @@
 6. A `TransactionalSource` can leave its positions to a `PositionStore`, which commits them together
    with the results of the records.
 7. A source with `CountsLag` measures the lag itself; otherwise it is the end minus the position.
-8. A claim may be as short as the lease of a few records (`short_claims`). Such a source begins
+8. A claim may be as short as the lease of a few records (`shares="keys"`). Such a source begins
    claims within `fetch`, which is then also called without a claim.
 9. A source with `TakesBack` stores failed and poison records itself, so that they survive the
    process.
@@ -192,41 +192,15 @@ class ClaimHost(Protocol):
         """Record why the source cannot deliver at present, for operators; `None` if it can."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceTraits:
-    """Properties of a source that its consumer needs.
-
-    Args:
-        keep_alive_every: seconds between calls of `keep_alive` (`KeepsAlive`) while nothing is
-            fetched; `None` if none are needed.
-        revoke_within: time limit of a revoke in seconds; a drain must be shorter. `None`: no limit.
-        extend_every: seconds between calls of `extend` (`ExtendsRecords`) for held records; `None`
-            if none are needed.
-        short_claims: whether a claim is the lease of a few records. Then equal keys of two claims
-            are the same key; settled records are committed immediately, since later records of
-            their keys wait for that; and the beginnings and ends of claims are not reported.
-        settles_each: whether the source settles each record separately, with `take_settled`. A
-            commit is due as soon as a record is settled, and its positions have no maps.
-        foreign_map: reads what another program has stored with a position: the finished ranges,
-            half open and ascending. It raises `ForeignMap` for text that it cannot read. `None` if
-            there are no such programs.
-    """
-
-    keep_alive_every: float | None = None
-    revoke_within: float | None = None
-    extend_every: float | None = None
-    short_claims: bool = False
-    settles_each: bool = False
-    foreign_map: Callable[[int, str], list[tuple[int, int]]] | None = None
-
-
 StartsAt = Literal["beginning", "end", "time", "offset"]
 """Start points for a group without a stored position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCapabilities:
-    """The features of a kind of source, declared as `capabilities` of its class."""
+    """What a source can do, and what its consumer has to know: declared as `capabilities` of its
+    class. A source whose times depend on its arguments replaces them in its constructor.
+    """
 
     starts: frozenset[StartsAt] = frozenset()
     """The available start points for a group without stored positions; empty: no choice."""
@@ -235,13 +209,19 @@ class SourceCapabilities:
     lag: Literal["ends", "counts"] | None = None
     """How the lag is measured: from the ends of all partitions, or by the source (`CountsLag`)."""
     shares: Literal["partitions", "keys"] | None = None
-    """What the processes of a group divide among themselves; `None`: only one process reads."""
+    """What the processes of a group divide among themselves; `None`: only one process reads. With
+    `keys`, a claim is the lease of a few records. Then equal keys of two claims are the same key;
+    settled records are committed immediately, since later records of their keys wait for that; and
+    the beginnings and ends of claims are not reported.
+    """
     cooperative: bool = False
     """A rebalance does not interrupt partitions that keep their owner."""
     metadata: bool = False
     """Stores the map of settled offsets: a crash repeats only unfinished records."""
     settles_each: bool = False
-    """Acknowledges each record separately, without a position."""
+    """Acknowledges each record separately, with `take_settled`, and without a position: a commit is
+    due as soon as a record is settled.
+    """
     extends: bool = False
     """Limits the time for which a record is held, and can extend it (`ExtendsRecords`)."""
     takes_back: bool = False
@@ -250,14 +230,21 @@ class SourceCapabilities:
     """What can commit together with rows: positions, in any destination that keeps them
     (`TransactionalSource`), or records, in the source's database (`SettlesInTransaction`).
     """
-
-
-@runtime_checkable
-class DeclaresCapabilities(Protocol):
-    """A source that declares its features."""
-
-    @property
-    def capabilities(self) -> SourceCapabilities: ...
+    keep_alive_every: float | None = None
+    """Seconds between calls of `keep_alive` (`KeepsAlive`) while nothing is fetched; `None` if none
+    are needed.
+    """
+    revoke_within: float | None = None
+    """Time limit of a revoke in seconds; a drain must be shorter. `None`: no limit."""
+    extend_every: float | None = None
+    """Seconds between calls of `extend` (`ExtendsRecords`) for held records; `None` if none are
+    needed.
+    """
+    foreign_map: Callable[[int, str], list[tuple[int, int]]] | None = None
+    """Reads what another program has stored with a position: the finished ranges, half open and
+    ascending. It raises `ForeignMap` for text that it cannot read. `None` if there are no such
+    programs.
+    """
 
 
 @runtime_checkable
@@ -268,7 +255,7 @@ class Source(Protocol):
     """
 
     @property
-    def traits(self) -> SourceTraits: ...
+    def capabilities(self) -> SourceCapabilities: ...
 
     def open(self, host: ClaimHost) -> AbstractAsyncContextManager[object]:
         """Subscribe, and unsubscribe at exit. Claims may arrive from entry on."""
@@ -297,7 +284,7 @@ class Source(Protocol):
 
 @runtime_checkable
 class KeepsAlive(Protocol):
-    """A source that has to be called while nothing is fetched; see `SourceTraits`."""
+    """A source that has to be called while nothing is fetched; see `SourceCapabilities`."""
 
     async def keep_alive(self) -> None:
         """Remain a member of the group without fetching."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from .._core import checks
@@ -18,11 +18,11 @@ from .._core.errors import (
     UnknownOutcomeError,
 )
 from .._core.extras import need
-from .._core.keywords import takes
+from .._core.keywords import known_arguments
 from .._core.sink import Capabilities, WriteResult
 from .._core.values.rows import check_name, optional_names
 from ..http.client import HttpBase
-from ..http.config import HttpOptions, endpoint
+from ..http.config import MAX_ANSWER_BYTES, MAX_BYTES, HttpAccess, access_of, endpoint
 from ..http.write import RequestFormat
 from .errors import ALTERED, ClickHouseError, code_of, for_code
 from .server import TOKEN_SETTING, TableName, base_url, check_settings, keeps_tokens, own_settings
@@ -43,6 +43,7 @@ _SHOWN = 8192
 """Bytes of a response that are searched for an exception."""
 
 
+@known_arguments(access=HttpAccess)
 class ClickHouseSink(HttpBase):
     """Writes items as rows of one table of ClickHouse, by INSERTs over HTTP.
 
@@ -51,12 +52,11 @@ class ClickHouseSink(HttpBase):
     `PermanentError`. Most such rows are found before they are sent; if the server refuses an
     INSERT, its rows are sent again in parts until the bad rows are isolated.
 
-    `headers`, `auth`, `max_bytes`, `max_answer_bytes`, `client`, `client_options`, `pool_size`,
-    `timeout` and `close_timeout` are those of `HttpSink`.
+    `max_bytes`, `max_answer_bytes` and `pool_size` are those of `HttpSink`.
 
     Args:
-        url: the server's URL, such as `"https://host:8443"`. A user and password in it, or
-            `auth=(user, password)`, are the login.
+        url: the server's URL, such as `"https://host:8443"`, or an `HttpAccess`. A user and
+            password in it, or `HttpAccess(url, auth=(user, password))`, are the login.
         table: the table's name, taken literally.
         columns: the columns to write, for each of which a row has a value; default: every column of
             the table that accepts values. Omitted columns get their DEFAULT.
@@ -83,10 +83,9 @@ class ClickHouseSink(HttpBase):
 
     _run_time = ("_client", "_room", "_table", "_keeps_tokens")
 
-    @takes(HttpOptions, endpoint)
     def __init__(
         self,
-        url: str,
+        url: str | HttpAccess,
         *,
         table: str,
         columns: Sequence[str] | None = None,
@@ -97,8 +96,11 @@ class ClickHouseSink(HttpBase):
         async_insert: bool = False,
         settings: Mapping[str, str | float] | None = None,
         compression: Literal["gzip", "zstd"] | None = None,
-        **options: Unpack[HttpOptions],
+        max_bytes: int | None = MAX_BYTES,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        pool_size: int | None = None,
     ) -> None:
+        access = access_of(url)
         check_name("table", table)
         if database is not None:
             check_name("database", database)
@@ -116,10 +118,13 @@ class ClickHouseSink(HttpBase):
         kind = "application/vnd.apache.arrow.stream" if self._is_arrow else "application/json"
         super().__init__(
             endpoint(
-                base_url(url),
+                access,
+                base_url(access.url),
                 own_headers={"content-type": kind},
                 compression=compression,
-                **options,
+                max_bytes=max_bytes,
+                max_answer_bytes=max_answer_bytes,
+                pool_size=pool_size,
             ),
             reads_answers=True,
         )

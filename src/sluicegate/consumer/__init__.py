@@ -23,7 +23,6 @@ from .._core.source import (
     SourceCapabilities,
     SourceClaim,
     SourceRecord,
-    SourceTraits,
     TakesBack,
     TopicPartition,
     TransactionalSource,
@@ -53,6 +52,7 @@ from .handling.steps import Step, check, decode, decode_by, skip_seen, with_step
 from .lanes.message import Message
 from .operating.probes import probes, serve_probes
 from .operating.report import DrainReport
+from .options import Commits, InFlight, Keys, Poison
 
 if TYPE_CHECKING:
     from .memory import MemoryLog, MemorySource, MemorySubscriptions
@@ -71,6 +71,7 @@ else:
 __all__ = [
     "BatchResultCountError",
     "ClaimHost",
+    "Commits",
     "ConsumerObserver",
     "CountsLag",
     "DecodeError",
@@ -79,7 +80,9 @@ __all__ = [
     "ExtendsRecords",
     "Fetched",
     "HandlerRegister",
+    "InFlight",
     "KeepsAlive",
+    "Keys",
     "Manual",
     "MemoryLog",
     "MemoryParkStore",
@@ -89,6 +92,7 @@ __all__ = [
     "NoHandlerError",
     "ParkStore",
     "ParkedRecord",
+    "Poison",
     "PoisonError",
     "Position",
     "PositionStore",
@@ -102,7 +106,6 @@ __all__ = [
     "SourceCapabilities",
     "SourceClaim",
     "SourceRecord",
-    "SourceTraits",
     "Step",
     "Subscribed",
     "SubscriptionLocks",

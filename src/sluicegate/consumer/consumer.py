@@ -52,37 +52,20 @@ class Consumer(Operated):
             store it must be the same in every process of a group, and different in every other
             group.
         concurrency: the maximum number of handlers that run at once; default 100.
-        max_in_flight: the maximum number of messages inside the consumer: queued, running, in a
-            batch, backing off or blocked; default 1,000. At the limit, nothing is fetched.
-        max_in_flight_bytes: the same limit in bytes of values; default 64 MiB. One larger record is
-            accepted alone.
-        max_per_key: the maximum number of messages of a key that wait in its lane; default: no
-            limit. Further messages of the key are held back. They still count in `max_in_flight`,
-            and their partition is fetched last. No room is reserved for other keys: a window full
-                of one key stops them all.
-        fetch_max: the maximum number of records of one fetch; default 500.
+        in_flight: the maximum number of messages inside the consumer: queued, running, in a batch,
+            backing off or blocked; default 1,000 and 64 MiB of values. At the limit, nothing is
+            fetched. `InFlight` has limits of bytes, per key and of a fetch.
         ordering: `key` (default): messages of a key one after another; `partition`: those of a
             partition one after another; `unordered`: no order. `run_events` has no default.
-        key: a function from a record to its key; default: the record's own key.
-        key_scope: whether equal keys of two partitions are the same key: `partition` (default: no),
-            `topic` (within a topic) or `group` (always).
-        keyless: `serial` (default): records without a key are in order among themselves;
-            `parallel`: they are independent of each other.
-        size_of: a function from a record to its size in bytes; default: the length of its value.
+        key: a function from a record to its key; default: the record's own key. `Keys` also has the
+            scope of keys, and whether records without a key are in order.
         on_nak: `block` (default): a failed message is retried before later messages of its key.
             `redeliver`: later messages may pass it, so this message loses its place in the order.
         retry: attempts and backoff. Default: 5 attempts (3 for unknown errors), 0.1 s doubled up to
             30 s, with full jitter; another policy has jitter only with `backoff=Backoff()`.
-        poison: the treatment of a message that cannot be handled: `skip`, `block`,
-            `block_and_dead_letter`, `park_key`, or `exit`, which ends the run and raises the error.
-            Default: `park_key` with a park store, else `block_and_dead_letter` with dead letters,
-                else `block`.
-        dead_letters: the sink, or stack of sinks, of dead letters.
-        parked: the park store.
-        max_dead_letter_ratio: stop if more than this fraction of a partition's recent messages
-            became dead letters.
-        max_consecutive_dead_letters: stop after this number of dead letters in a row in a
-            partition.
+        poison: the treatment of a message that cannot be handled: `Poison(...)` with a strategy,
+            dead letters or a park store; or a strategy that needs none: `block` (default), `skip`,
+            or `exit`, which ends the run and raises the error.
         timeout: the maximum duration of a handler and its steps, in seconds; a handler that exceeds
             it is cancelled, which is a failed try. Running handlers are checked ten times per
             timeout, but at most every 5 ms and at least every 0.5 s. The cancellation is late by up
@@ -92,8 +75,7 @@ class Consumer(Operated):
             do.
         drain: seconds for running handlers to end when the consumer stops or loses a partition;
             default 5.
-        commit_every: seconds between commits; default 1.
-        commit_after: also commit after this number of settled messages; default 10,000.
+        commits: when positions are stored; default: `Commits(every=1.0, after=10_000)`.
         stall_after: seconds without progress after which the consumer is reported as stalled;
             default 60.
         steps: functions of a message that run before the handler, in order, such as decoding and
@@ -207,8 +189,10 @@ class Consumer(Operated):
             raise checks.bad("ordering", self._settings.ordering, _NO_TURNS)
         if isinstance(state, PositionedBackend):
             state.check_source(self._source)
-            if self._settings.parked is not None:
-                rule = "cannot be stored with the positions while keys are parked (parked=...)"
+            if self._settings.poison.parked is not None:
+                rule = (
+                    "cannot be stored with the positions while keys are parked (Poison(parked=...))"
+                )
                 raise checks.bad("state", state, rule)
         check_forward_to(forward_to)
         options = EventOptions(

@@ -16,7 +16,7 @@ import contextlib
 import math
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from .._core.clock import wait_until
 from .._core.runtime.run import consumer_ended
@@ -24,7 +24,7 @@ from .._core.source import TakesBack
 from .failures.dead_letters import LetterCircuit
 from .failures.departures import Departures, Returns
 from .failures.parking import Parker, Replays
-from .failures.poison import Poison
+from .failures.poison import PoisonTreatment
 from .handling.batches import BatchMessages, BatchSettler
 from .handling.handlers import with_reports
 from .handling.settling import Settler
@@ -76,9 +76,11 @@ class Engine(Run):
         self.source = source
         self._settings = settings
         self._closing = closing
-        keys = _key_rules(settings, are_short=source.traits.short_claims)
-        window = Window(settings.max_in_flight, settings.max_in_flight_bytes)
-        self.schedule = schedule(keys, window, settings.size_of, max_per_key=settings.max_per_key)
+        keys = _key_rules(settings, are_short=source.capabilities.shares == "keys")
+        limits = settings.in_flight
+        assert limits.messages is not None
+        window = Window(limits.messages, limits.bytes)
+        self.schedule = schedule(keys, window, limits.size_of, max_per_key=limits.per_key)
         self.workers = Workers(settings.concurrency, self.end)
         self.poison = self._failures(keys, letters)
         self.settler = Settler(
@@ -96,8 +98,8 @@ class Engine(Run):
             self,
             self,
             settings.drain,
-            reads_parked=settings.parked is not None,
-            traits=source.traits,
+            reads_parked=settings.poison.parked is not None,
+            capabilities=source.capabilities,
         )
         self.committer = Committer(
             source,
@@ -121,19 +123,19 @@ class Engine(Run):
         self.lag_sampler = LagSampler(self.places)
         self._sweeper = Sweeper(self.places, settings.timeout)
 
-    def _failures(self, keys: KeyRules, letters: LetterWriter | None) -> Poison:
+    def _failures(self, keys: KeyRules, letters: LetterWriter | None) -> PoisonTreatment:
         """Create the parts that deal with messages which cannot be handled."""
         settings, source, schedule = self._settings, self.source, self.schedule
-        circuit = LetterCircuit(
-            settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters
-        )
+        poison = settings.poison
+        circuit = LetterCircuit(poison.max_dead_letter_ratio, poison.max_consecutive_dead_letters)
         departures = Departures(schedule, circuit, self, settings.retry.backoff)
         parker = replays = None
-        if settings.parked is not None:
-            parker = Parker(settings.parked, schedule, departures, self, keys)
-            replays = Replays(settings.parked, schedule, departures, self, parker)
-        return Poison(
-            settings.poison,
+        if poison.parked is not None:
+            parker = Parker(poison.parked, schedule, departures, self, keys)
+            replays = Replays(poison.parked, schedule, departures, self, parker)
+        assert poison.strategy is not None
+        return PoisonTreatment(
+            poison.strategy,
             schedule,
             departures,
             self,
@@ -224,7 +226,7 @@ class Engine(Run):
             self.workers,
             self,
             poison=self.poison,
-            fetch_max=self._settings.fetch_max,
+            fetch_max=cast("int", self._settings.in_flight.fetch_max),
         )
         loop, name = asyncio.get_running_loop(), self.name
         work: dict[str, Callable[[], Coroutine[object, object, None]]] = {
@@ -350,5 +352,5 @@ def _key_rules(settings: ConsumerSettings, *, are_short: bool) -> KeyRules:
     """
     ordering, key = settings.ordering, settings.key
     if are_short:
-        return KeyRules(ordering, key, "topic", "parallel")
-    return KeyRules(ordering, key, settings.key_scope, settings.keyless)
+        return KeyRules(ordering, key.by, "topic", "parallel")
+    return KeyRules(ordering, key.by, key.scope, key.keyless)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .._core import checks
 from .._core.errors import ClosedError, ConfigError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AsyncExitStack
 
+    from .._core.sink import Sink
     from .._core.source import Source, TopicPartition
     from .failures.parking import Unparked
     from .failures.poison import Unblocking
@@ -64,8 +65,9 @@ class Operated:
         letters = self._letters()
         if letters is not None:
             await stack.enter_async_context(letters.open())
-        if isinstance(self._settings.parked, AbstractAsyncContextManager):
-            await stack.enter_async_context(self._settings.parked)
+        parked = self._settings.poison.parked
+        if isinstance(parked, AbstractAsyncContextManager):
+            await stack.enter_async_context(parked)
         engine = Engine(self._source, self._settings, letters, self._closing, self._schedule)
         stack.callback(engine.close)
         engine.announce()
@@ -211,7 +213,9 @@ class Operated:
         """
         engine = self._open()
         if engine.poison.replays is None:
-            raise ConfigError(f"{self._settings.name} has no parked=, so no key is parked")
+            raise ConfigError(
+                f"{self._settings.name} has no Poison(parked=...), so no key is parked"
+            )
         await engine.claims.wait_read()
         return await engine.poison.replays.unpark(key, partition)
 
@@ -226,8 +230,9 @@ class Operated:
         return self._engine
 
     def _letters(self) -> LetterWriter | None:
-        target, name, clock = self._settings.dead_letters, self._settings.name, self._settings.clock
-        return None if target is None else LetterWriter(target, name, clock)
+        settings = self._settings
+        target = cast("Sink[Any] | None", settings.poison.dead_letters)
+        return None if target is None else LetterWriter(target, settings.name, settings.clock)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._source!r}, name={self._settings.name!r})"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
 from .._core import checks
+from .._core.checks import in_seconds
 from .._core.observer import checked_consumer_observers
-from .._core.park_store import ParkStore
 from .._core.retry_policy import Backoff, RetryPolicy, checked_policy
 from .._core.source import ExtendsRecords, KeepsAlive, Source, TakesBack
-from .._core.stacking import as_sink
-from .failures.poison import STRATEGIES
 from .handling.steps import checked_steps
 from .lanes.batches import ON_MISMATCH, BatchLimits
-from .lanes.keys import KEYLESS, ORDERINGS, SCOPES
+from .lanes.keys import ORDERINGS
+from .options import Commits, InFlight, Keys, Poison, as_commits, as_in_flight, as_keys, as_poison
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -23,19 +22,18 @@ if TYPE_CHECKING:
 
     from .._core.clock import Clock
     from .._core.observer import ConsumerObserver
-    from .._core.sink import Sink, SinkLike
+    from .._core.park_store import ParkStore
     from .._core.source import SourceRecord
     from .failures.poison import PoisonStrategy
     from .handling.steps import Step
     from .lanes.batches import OnMismatch
-    from .lanes.keys import Keyless, KeyScope, Ordering
+    from .lanes.keys import Ordering
 
 
 OnNak = Literal["block", "redeliver"]
 UNNAMED = "consumer"
 ON_NAK: tuple[OnNak, ...] = ("block", "redeliver")
 
-_OF_RECORD = "must be a function of a record"
 _LEFT = "is decided by this source, which keeps unhandled records itself; configure it there"
 
 
@@ -44,27 +42,16 @@ class ConsumerOptions(TypedDict, total=False):
 
     name: str
     concurrency: int
-    max_in_flight: int
-    max_in_flight_bytes: int
-    max_per_key: int | None
-    fetch_max: int
+    in_flight: int | InFlight | None
     ordering: Ordering
-    key: Callable[[SourceRecord], object] | None
-    key_scope: KeyScope
-    keyless: Keyless
-    size_of: Callable[[SourceRecord], int] | None
+    key: Callable[[SourceRecord], object] | Keys | None
     on_nak: OnNak
     retry: RetryPolicy | None
-    poison: PoisonStrategy | None
-    dead_letters: SinkLike[Any] | None
-    parked: ParkStore | None
-    max_dead_letter_ratio: float | None
-    max_consecutive_dead_letters: int | None
+    poison: PoisonStrategy | Poison | None
     timeout: float | timedelta | None
     budget: float | timedelta | None
     drain: float | timedelta
-    commit_every: float | timedelta
-    commit_after: int | None
+    commits: Commits | None
     stall_after: float | timedelta | None
     steps: Iterable[Step]
     observers: Iterable[ConsumerObserver]
@@ -77,22 +64,13 @@ class ConsumerSettings:
 
     name: str
     concurrency: int
-    max_in_flight: int
-    max_in_flight_bytes: int
-    max_per_key: int | None
-    fetch_max: int
+    in_flight: InFlight
+    """With all defaults filled in."""
     ordering: Ordering
-    key: Callable[[SourceRecord], object] | None
-    key_scope: KeyScope
-    keyless: Keyless
-    size_of: Callable[[SourceRecord], int] | None
+    key: Keys
     on_nak: OnNak
     retry: RetryPolicy
-    poison: PoisonStrategy
-    dead_letters: Sink[Any] | None
-    parked: ParkStore | None
-    max_dead_letter_ratio: float | None
-    max_consecutive_dead_letters: int | None
+    poison: Poison
     timeout: float | None
     budget: float | None
     drain: float
@@ -109,27 +87,16 @@ def checked_settings(
     *,
     name: str = UNNAMED,
     concurrency: int = 100,
-    max_in_flight: int = 1000,
-    max_in_flight_bytes: int = 64 << 20,
-    max_per_key: int | None = None,
-    fetch_max: int = 500,
+    in_flight: int | InFlight | None = None,
     ordering: Ordering = "key",
-    key: Callable[[SourceRecord], object] | None = None,
-    key_scope: KeyScope = "partition",
-    keyless: Keyless = "serial",
-    size_of: Callable[[SourceRecord], int] | None = None,
+    key: Callable[[SourceRecord], object] | Keys | None = None,
     on_nak: OnNak = "block",
     retry: RetryPolicy | None = None,
-    poison: PoisonStrategy | None = None,
-    dead_letters: SinkLike[Any] | None = None,
-    parked: ParkStore | None = None,
-    max_dead_letter_ratio: float | None = None,
-    max_consecutive_dead_letters: int | None = None,
+    poison: PoisonStrategy | Poison | None = None,
     timeout: float | timedelta | None = None,
     budget: float | timedelta | None = None,
     drain: float | timedelta = 5.0,
-    commit_every: float | timedelta = 1.0,
-    commit_after: int | None = 10_000,
+    commits: Commits | None = None,
     stall_after: float | timedelta | None = 60.0,
     steps: Iterable[Step] = (),
     observers: Iterable[ConsumerObserver] = (),
@@ -138,39 +105,42 @@ def checked_settings(
     """Check the arguments of a consumer. Raises `ConfigError`."""
     _check_source(source)
     if isinstance(source, TakesBack):
-        _check_left_to_source(poison, dead_letters, parked, on_nak)
-    strategy = checked_strategy("poison", poison, dead_letters, parked)
-    _check_parked(parked, name)
+        check_left_to_source(poison)
+        if on_nak != "block":
+            raise checks.bad("on_nak", on_nak, _LEFT)
+    treatment = as_poison(poison)
+    _check_parked(treatment.parked, name)
+    times = as_commits(commits)
+    if times.bytes is not None:
+        rule = "has no effect here: only flow.transaction limits the bytes of a commit"
+        raise checks.bad("commits", times, rule)
     return ConsumerSettings(
         name=checks.text("name", name),
         concurrency=checks.count("concurrency", concurrency),
-        max_in_flight=checks.count("max_in_flight", max_in_flight),
-        max_in_flight_bytes=checks.count("max_in_flight_bytes", max_in_flight_bytes),
-        max_per_key=checks.optional_count("max_per_key", max_per_key),
-        fetch_max=checks.count("fetch_max", fetch_max),
+        in_flight=_in_flight(in_flight),
         ordering=checks.choice("ordering", ordering, ORDERINGS),
-        key=_key(key, ordering),
-        key_scope=checks.choice("key_scope", key_scope, SCOPES),
-        keyless=checks.choice("keyless", keyless, KEYLESS),
-        size_of=checks.optional_function("size_of", size_of, _OF_RECORD),
+        key=_keys(key, ordering),
         on_nak=checks.choice("on_nak", on_nak, ON_NAK),
         retry=_retry(retry),
-        poison=strategy,
-        dead_letters=None if dead_letters is None else as_sink(dead_letters, "dead_letters"),
-        parked=parked,
-        max_dead_letter_ratio=checks.optional_share("max_dead_letter_ratio", max_dead_letter_ratio),
-        max_consecutive_dead_letters=checks.optional_count(
-            "max_consecutive_dead_letters", max_consecutive_dead_letters
-        ),
+        poison=treatment,
         timeout=checks.optional_seconds("timeout", timeout, usual=checks.LONG_TIMEOUT),
         budget=checks.optional_seconds("budget", budget, usual=checks.LONG_PERIOD),
         drain=_drain(drain, source),
-        commit_every=checks.seconds("commit_every", commit_every, usual=checks.LONG_TIMEOUT),
-        commit_after=checks.optional_count("commit_after", commit_after),
+        commit_every=in_seconds(times.every),
+        commit_after=10_000 if times.after is None else times.after,
         stall_after=checks.optional_seconds("stall_after", stall_after, usual=checks.LONG_PERIOD),
         steps=checked_steps(steps),
         observers=checked_consumer_observers(observers),
         clock=checks.checked_clock(clock),
+    )
+
+
+def _in_flight(in_flight: object) -> InFlight:
+    limits = as_in_flight(in_flight)
+    return replace(
+        limits,
+        messages=1000 if limits.messages is None else limits.messages,
+        fetch_max=500 if limits.fetch_max is None else limits.fetch_max,
     )
 
 
@@ -179,7 +149,7 @@ def _check_source(source: object) -> None:
     if isinstance(source, type):
         rule = "is a class; pass an instance of it"
     elif isinstance(source, Source):
-        _check_traits(source)
+        _check_times(source)
         return
     elif callable(source):
         rule = "is a function, not a source; pass a handler to run()"
@@ -188,73 +158,45 @@ def _check_source(source: object) -> None:
     raise checks.bad("source", source, rule)
 
 
-def _check_traits(source: Source) -> None:
+def _check_times(source: Source) -> None:
     """Raise `ConfigError` for a source that asks for calls of a method that it does not have."""
-    traits = source.traits
-    if traits.keep_alive_every is not None and not isinstance(source, KeepsAlive):
+    can = source.capabilities
+    if can.keep_alive_every is not None and not isinstance(source, KeepsAlive):
         raise checks.bad("source", source, "has a keep_alive_every and needs keep_alive()")
-    if traits.extend_every is not None and not isinstance(source, ExtendsRecords):
+    if can.extend_every is not None and not isinstance(source, ExtendsRecords):
         raise checks.bad("source", source, "has an extend_every and needs extend()")
 
 
-def _check_left_to_source(
-    poison: object, dead_letters: object, parked: object, on_nak: object
-) -> None:
-    """Raise `ConfigError` for arguments that are decided by a source which takes records back."""
-    check_left_to_source("poison", poison)
-    for name, value, is_left in (
-        ("dead_letters", dead_letters, dead_letters is None),
-        ("parked", parked, parked is None),
-        ("on_nak", on_nak, on_nak == "block"),
-    ):
-        if not is_left:
-            raise checks.bad(name, value, _LEFT)
-
-
-def check_left_to_source(name: str, strategy: object) -> None:
-    """Raise `ConfigError` for a poison strategy that is decided by a source which takes records
+def check_left_to_source(poison: object) -> None:
+    """Raise `ConfigError` for a treatment of poison that is decided by a source which takes records
     back.
     """
-    if strategy is not None and strategy != "exit":
-        raise checks.bad(name, strategy, _LEFT)
-
-
-def checked_strategy(
-    name: str, poison: object, dead_letters: object, parked: object
-) -> PoisonStrategy:
-    """Return the poison strategy of the argument `name`; its default depends on the stores."""
-    if poison is None:
-        if parked is not None:
-            return "park_key"
-        return "block" if dead_letters is None else "block_and_dead_letter"
-    strategy = checks.choice(name, cast("PoisonStrategy", poison), STRATEGIES)
-    if strategy == "park_key" and parked is None:
-        raise checks.bad(name, poison, "needs parked=, the store of parked messages")
-    if strategy == "block_and_dead_letter" and dead_letters is None:
-        raise checks.bad(name, poison, "needs dead_letters=, the sink of dead letters")
-    if parked is not None and strategy != "park_key":
-        raise checks.bad("parked", parked, f"has no effect with {name}={strategy!r}")
-    return strategy
+    if isinstance(poison, Poison):
+        if poison.dead_letters is not None:
+            raise checks.bad("dead_letters", poison.dead_letters, _LEFT)
+        poison = poison.strategy
+    if poison is not None and poison != "exit":
+        raise checks.bad("poison", poison, _LEFT)
 
 
 def _check_parked(parked: ParkStore | None, name: str) -> None:
     if parked is None:
         return
-    if not isinstance(cast("object", parked), ParkStore):
-        raise checks.bad("parked", parked, "must be a store of parked messages")
     if not parked.is_durable:
         checks.warn(
             f"parked={checks.shown(parked)} loses parked messages with this process, although "
             f"their positions are passed: use it in tests only"
         )
     elif name == UNNAMED:
-        raise checks.bad("name", name, "must be set with parked=, since the park store uses it")
+        raise checks.bad(
+            "name", name, "must be set with Poison(parked=...), since the park store uses it"
+        )
 
 
-def _key(key: object, ordering: str) -> Any:
+def _keys(key: object, ordering: str) -> Keys:
     if key is not None and ordering != "key":
         raise checks.bad("key", key, f"has no effect with ordering={ordering!r}")
-    return checks.optional_function("key", key, _OF_RECORD)
+    return as_keys(key)
 
 
 def _retry(retry: object) -> RetryPolicy:
@@ -265,7 +207,7 @@ def _retry(retry: object) -> RetryPolicy:
 
 def _drain(drain: object, source: Source) -> float:
     seconds = checks.seconds("drain", drain, zero=True, usual=checks.LONG_TIMEOUT)
-    most = source.traits.revoke_within
+    most = source.capabilities.revoke_within
     if most is not None and seconds >= most:
         rule = f"must be shorter than the {most:g} s that the source allows for a revoke"
         raise checks.bad("drain", drain, rule)
@@ -301,9 +243,9 @@ def checked_limits(
         one_lane=settings.ordering == "partition",
         on_mismatch=checks.choice("on_mismatch", on_mismatch, ON_MISMATCH),
     )
-    if wait is None and settings.max_in_flight < size:  # no batch would ever be full
-        most = settings.max_in_flight
-        rule = f"must be at most max_in_flight={most} of the consumer, unless there is a max_wait"
+    most = cast("int", settings.in_flight.messages)
+    if wait is None and most < size:  # no batch would ever be full
+        rule = f"must be at most in_flight={most} of the consumer, unless there is a max_wait"
         raise checks.bad("size", size, rule)
     return limits
 

@@ -5,7 +5,7 @@
 2. An unfinished line or zstd frame, left by a killed process, is moved to a file beside it when the
    file is opened. Whole lines of a chunk may remain, although their items were never reported as
    delivered.
-3. The lock (`lock.py`) is on a separate file, which is kept: rotation renames the file itself.
+3. The lock is on a separate file, which is kept: rotation renames the file itself.
    Rotation happens only between chunks.
 4. Other programs may rename, remove or truncate the file, as logrotate does. Before each chunk, a
    file that is no longer at its path, or whose size differs from the one this process left, is

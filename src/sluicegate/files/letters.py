@@ -5,7 +5,7 @@
 2. Replays append their notes to a second file, `<path>.replayed`, and flush it to disk before a
    letter is sent. It is never opened through a symbolic link, and is created with the mode of the
    dead letters.
-3. Purging rewrites each file without the letters (`rewrite.py`); no sink may have it open.
+3. Purging rewrites each file without the letters (`rewrite`); no sink may have it open.
 4. A line that is not a letter is reported by its number, and stays unchanged.
 
 Atomic rewriting of a file without some of its lines. Blocks.

@@ -17,7 +17,8 @@ from .._core.keywords import takes
 from .._core.source import TakesBack
 from ..batcher.batcher import Batcher, name_after
 from ..consumer.operated import Operated
-from ..consumer.settings import check_left_to_source, checked_settings, checked_strategy
+from ..consumer.options import OF_RECORD, Poison, pipe_limits
+from ..consumer.settings import checked_settings
 from .pump import Pump
 from .rows import HELD, PipedSchedule, RowEnds
 from .transform import Transformer, checked_transform
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from .._core.observer import ConsumerObserver
-    from .._core.park_store import ParkStore
     from .._core.retry_policy import RetryPolicy
-    from .._core.sink import SinkLike
     from .._core.source import Source, SourceRecord, TopicPartition
     from ..batcher.report import ShutdownReport, Stats
     from ..batcher.setup import Setup
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from ..consumer.failures.poison import PoisonStrategy
     from ..consumer.operating.report import DrainReport
     from ..consumer.operating.stats import ConsumerStats
+    from ..consumer.options import Commits, InFlight
     from ..consumer.settings import ConsumerSettings
     from .transform import Transform
 
@@ -46,20 +46,13 @@ class PipeOptions(TypedDict, total=False):
     """The keyword arguments of `pipe`, documented there."""
 
     name: str
-    on_rejected: PoisonStrategy | None
+    poison: PoisonStrategy | Poison | None
     retry: RetryPolicy | None
-    dead_letters: SinkLike[Any] | None
-    parked: ParkStore | None
     key: Callable[[SourceRecord], object] | None
-    max_dead_letter_ratio: float | None
-    max_consecutive_dead_letters: int | None
-    max_in_flight: int | None
-    max_in_flight_bytes: int
-    size_of: Callable[[SourceRecord], int] | None
+    in_flight: int | InFlight | None
     concurrency: int
     drain: float | timedelta
-    commit_every: float | timedelta
-    commit_after: int | None
+    commits: Commits | None
     stall_after: float | timedelta | None
     observers: Iterable[ConsumerObserver]
 
@@ -78,57 +71,38 @@ def checked_pipe(
     batcher: Batcher[Any],
     *,
     name: str = "pipe",
-    on_rejected: PoisonStrategy | None = None,
+    poison: PoisonStrategy | Poison | None = None,
     retry: RetryPolicy | None = None,
-    dead_letters: SinkLike[Any] | None = None,
-    parked: ParkStore | None = None,
     key: Callable[[SourceRecord], object] | None = None,
-    max_dead_letter_ratio: float | None = None,
-    max_consecutive_dead_letters: int | None = None,
-    max_in_flight: int | None = None,
-    max_in_flight_bytes: int = 64 << 20,
-    size_of: Callable[[SourceRecord], int] | None = None,
+    in_flight: int | InFlight | None = None,
     concurrency: int = 100,
     drain: float | timedelta = 5.0,
-    commit_every: float | timedelta = 1.0,
-    commit_after: int | None = 10_000,
+    commits: Commits | None = None,
     stall_after: float | timedelta | None = 60.0,
     observers: Iterable[ConsumerObserver] = (),
 ) -> PipeSettings:
     """Check the arguments of a pipe. Raises `ConfigError`."""
     setup = checked_batcher(batcher)
-    if key is not None and parked is None:
-        raise checks.bad(
-            "key", key, "has no effect without parked=, which stores records by this key"
-        )
-    takes_back = isinstance(source, TakesBack)
-    if takes_back:
-        check_left_to_source("on_rejected", on_rejected)
-    else:
-        on_rejected = checked_strategy("on_rejected", on_rejected, dead_letters, parked)
+    is_parking = isinstance(poison, Poison) and poison.parked is not None
+    if key is not None and not is_parking:
+        rule = "has no effect without Poison(parked=...), which stores records by this key"
+        raise checks.bad("key", key, rule)
     settings = checked_settings(
         source,
         name=name,
-        poison=on_rejected,
+        poison=poison,
         retry=retry,
-        dead_letters=dead_letters,
-        parked=parked,
-        key=key,
-        max_dead_letter_ratio=max_dead_letter_ratio,
-        max_consecutive_dead_letters=max_consecutive_dead_letters,
-        max_in_flight=setup.limits.ledger_items if max_in_flight is None else max_in_flight,
-        max_in_flight_bytes=max_in_flight_bytes,
-        size_of=size_of,
+        key=checks.optional_function("key", key, OF_RECORD),
+        in_flight=pipe_limits(in_flight, messages=setup.limits.ledger_items),
         concurrency=1,
         drain=drain,
-        commit_every=commit_every,
-        commit_after=commit_after,
+        commits=commits,
         stall_after=stall_after,
         observers=observers,
-        ordering="unordered" if parked is None else "key",
+        ordering="key" if is_parking else "unordered",
         clock=setup.clock,
     )
-    if settings.poison == "block" and not takes_back:
+    if settings.poison.strategy == "block" and not isinstance(source, TakesBack):
         policy = replace(settings.retry, final=settings.retry.final - {ErrorClass.PERMANENT})
         settings = replace(settings, retry=policy)
     return PipeSettings(settings, checks.count("concurrency", concurrency))
@@ -146,7 +120,7 @@ def checked_batcher(batcher: object) -> Setup[Any]:
         rule = "has no use in a pipe: unwritten records are delivered again by the source"
         raise checks.bad("last_resort", setup.last_resort, rule)
     if setup.on_key_failure != "skip":
-        rule = "has no effect in a pipe; use its on_rejected="
+        rule = "has no effect in a pipe; use its poison="
         raise checks.bad("on_key_failure", setup.on_key_failure, rule)
     if setup.tenants.has_caps:
         rule = "has caps, which a pipe cannot apply: one full tenant would stop all others; use weights"
@@ -210,33 +184,24 @@ class Pipe(Operated):
         name: name of the pipe in logs, metrics, dead letters and the park store, and of its batcher
             if that has no name of its own. For the park store it has to be the same in all
             processes of a group, and different in other groups.
-        on_rejected: the strategy for a record with a permanently rejected row, or one whose stored
-            row differs (`StoredRowDiffers`), or that cannot be transformed: `skip`, `block`, `block_and_dead_letter`, `park_key`, or `exit`: `run` ends
-            and raises its error. Default: `park_key` with `parked`, else `block_and_dead_letter`
-            with `dead_letters`, else `block`. With a queue as the source only `exit` is accepted;
-            otherwise the queue's own setting applies.
+        poison: the treatment of a record with a permanently rejected row, or one whose stored row
+            differs (`StoredRowDiffers`), or that cannot be transformed: `Poison(...)` with a
+            strategy, dead letters or a park store; or a strategy that needs none: `block` (default),
+            `skip`, or `exit`, which ends the run and raises the error. A `DeadLetter` in the
+            batcher's stack stores rows instead, before they are rejected. With a queue as the source
+            only `exit` is accepted; otherwise the queue's own setting applies.
         retry: attempts and backoff of rows with the outcome `unknown` or `rejected`, and of a
             transform after a temporary error. Attempts inside the sink's stack are not counted.
             Default: 5 attempts, 0.1 s doubled up to 30 s, with full jitter.
-        dead_letters: the sink, or stack of sinks, for dead letters of records. A `DeadLetter` in
-            the batcher's stack stores rows instead, before they are rejected.
-        parked: the store for parked records.
         key: a function from a record to the key that is parked; default: the record's own key. All
             rows with the same key in the batcher have to come from records with the same key here.
-            Only with `parked`.
-        max_dead_letter_ratio: stop if more than this fraction of a partition's recent records
-            became dead letters.
-        max_consecutive_dead_letters: stop after this number of consecutive dead letters in a
-            partition.
-        max_in_flight: the most records in flight. Default: the most items that the batcher holds
-            (`Limits.max_pending_items`).
-        max_in_flight_bytes: the same in bytes of values; a larger record is processed alone.
-        size_of: a function from a record to its size in bytes; default: the length of its value.
+            Only with a park store.
+        in_flight: the most records in flight, or `InFlight(...)` with a limit of bytes. Default: the
+            most items that the batcher holds (`Limits.max_pending_items`), and 64 MiB.
         concurrency: the most concurrent calls of an async transform.
         drain: seconds to write the rows in the batcher when the pipe stops (no write begins in the
             second half), and to finish running writes when a partition is revoked.
-        commit_every: seconds between commits.
-        commit_after: also commit after this number of settled records.
+        commits: when positions are stored; default: `Commits(every=1.0, after=10_000)`.
         stall_after: seconds without progress after which the pipe is reported as stalled.
         observers: observers for metrics and traces of the records; those of the rows belong to the
             batcher.
@@ -294,7 +259,7 @@ class Pipe(Operated):
             self._transform, settings.retry, engine, concurrency=self._concurrency
         )
         feed = self._batcher.feed(holds=HELD)
-        ends = RowEnds(engine, feed, settings.retry, insists=settings.poison == "block")
+        ends = RowEnds(engine, feed, settings.retry, insists=settings.poison.strategy == "block")
         return Pump(engine, self._batcher, feed, transformer, ends)
 
     @asynccontextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 from .._core import checks
@@ -27,12 +28,8 @@ from .._core.stacking import as_sink
 from .._core.transaction import check_transactional
 from ..consumer.handling.handlers import as_handler
 from ..consumer.operated import Operated
-from ..consumer.settings import (
-    check_left_to_source,
-    checked_limits,
-    checked_settings,
-    checked_strategy,
-)
+from ..consumer.options import Poison, as_commits, pipe_limits
+from ..consumer.settings import check_left_to_source, checked_limits, checked_settings
 from .commits import PartitionEffects, PartitionTransactions
 from .positions import LeasedPositions, PositionKeeper
 from .transform import Transformer, checked_transform
@@ -47,12 +44,12 @@ if TYPE_CHECKING:
     from .._core.positions import KeepsPositions
     from .._core.retry_policy import RetryPolicy
     from .._core.sink import Sink, SinkLike
-    from .._core.source import SourceRecord
     from ..consumer.engine import Engine
     from ..consumer.failures.poison import PoisonStrategy
     from ..consumer.lanes.batches import BatchLimits
     from ..consumer.operating.report import DrainReport
     from ..consumer.operating.stats import ConsumerStats
+    from ..consumer.options import Commits, InFlight
     from ..consumer.settings import ConsumerSettings
     from .commits import PartitionCommits
     from .positions import KeepsMoves
@@ -69,19 +66,12 @@ class TransactionOptions(TypedDict, total=False):
     """The keyword arguments of `flow.transaction`, documented there."""
 
     name: str
-    on_rejected: PoisonStrategy | None
+    poison: PoisonStrategy | Poison | None
     retry: RetryPolicy | None
-    dead_letters: SinkLike[Any] | None
-    max_dead_letter_ratio: float | None
-    max_consecutive_dead_letters: int | None
-    commit_after: int
-    commit_bytes: int | None
-    commit_every: float | timedelta
+    commits: Commits | None
     write_size: int
     concurrency: int | None
-    max_in_flight: int | None
-    max_in_flight_bytes: int
-    size_of: Callable[[SourceRecord], int] | None
+    in_flight: int | InFlight | None
     drain: float | timedelta
     stall_after: float | timedelta | None
     observers: Iterable[ConsumerObserver]
@@ -103,19 +93,12 @@ def checked_transaction(
     sink: SinkLike[Any],
     *,
     name: str = "transaction",
-    on_rejected: PoisonStrategy | None = None,
+    poison: PoisonStrategy | Poison | None = None,
     retry: RetryPolicy | None = None,
-    dead_letters: SinkLike[Any] | None = None,
-    max_dead_letter_ratio: float | None = None,
-    max_consecutive_dead_letters: int | None = None,
-    commit_after: int = 1000,
-    commit_bytes: int | None = 16 << 20,
-    commit_every: float | timedelta = 1.0,
+    commits: Commits | None = None,
     write_size: int = 5000,
     concurrency: int | None = None,
-    max_in_flight: int | None = None,
-    max_in_flight_bytes: int = 64 << 20,
-    size_of: Callable[[SourceRecord], int] | None = None,
+    in_flight: int | InFlight | None = None,
     drain: float | timedelta = 5.0,
     stall_after: float | timedelta | None = 60.0,
     observers: Iterable[ConsumerObserver] = (),
@@ -127,44 +110,36 @@ def checked_transaction(
     if isinstance(source, SettlesInTransaction):
         is_leased = True
         _check_takes_moves(source, destination_of(stack))
-        check_left_to_source("on_rejected", on_rejected)
+        check_left_to_source(poison)
     check_keeps_positions(destination_of(stack))
     check_transactional(stack, positions=True)
-    if on_rejected == "park_key":
+    if poison == "park_key" or (isinstance(poison, Poison) and poison.parked is not None):
         rule = "cannot be 'park_key': a parked record is stored outside the transaction"
-        raise checks.bad("on_rejected", on_rejected, rule)
-    checks.count("commit_after", commit_after)
+        raise checks.bad("poison", poison, rule)
+    times = as_commits(commits)
+    records = 1000 if times.after is None else times.after
     checked = _checked_source(source)
-    if not is_leased:
-        on_rejected = checked_strategy("on_rejected", on_rejected, dead_letters, None)
     settings = checked_settings(
         checked,
         name=name,
-        poison=on_rejected,
+        poison=poison,
         retry=retry,
-        dead_letters=dead_letters,
-        max_dead_letter_ratio=max_dead_letter_ratio,
-        max_consecutive_dead_letters=max_consecutive_dead_letters,
-        max_in_flight=max(10_000, 4 * commit_after) if max_in_flight is None else max_in_flight,
-        max_in_flight_bytes=max_in_flight_bytes,
-        fetch_max=FETCH_MAX,
-        size_of=size_of,
+        in_flight=pipe_limits(in_flight, messages=max(10_000, 4 * records), fetch_max=FETCH_MAX),
         concurrency=_concurrency(concurrency, stack),
         drain=drain,
-        commit_every=commit_every,
-        commit_after=None,
+        commits=replace(times, bytes=None),
         stall_after=stall_after,
         observers=observers,
         ordering="partition",
         clock=clock,
     )
+    settings = replace(settings, commit_after=None)  # the end of a transaction is a commit
     limits = checked_limits(
         settings,
-        size=commit_after,
-        max_wait=0.0
-        if is_leased
-        else settings.commit_every,  # all records of a lease are there at once
-        max_bytes=checks.optional_count("commit_bytes", commit_bytes),
+        size=records,
+        # all records of a lease are there at once
+        max_wait=0.0 if is_leased else settings.commit_every,
+        max_bytes=16 << 20 if times.bytes is None else times.bytes,
     )
     return TransactionSettings(stack, settings, limits, checks.count("write_size", write_size))
 
@@ -222,31 +197,22 @@ class TransactionalPipe(Operated):
             `PostgresEffects` and `SQLiteEffects` it is the handler, which uses `message.connection`
             in the transaction, and returns the results of a consumer's handler, except `Manual()`.
         name: name of the flow in logs, metrics and dead letters.
-        on_rejected: the strategy for a record with a permanently refused row, or that cannot be
-            transformed: `skip`, `block`, `block_and_dead_letter`, or `exit`: `run` ends and raises
-            its error. The records before it commit first. Default: `block_and_dead_letter` with
-            `dead_letters`, else `block`. With a queue as the source only `exit` is accepted;
-            otherwise the queue's own setting applies.
+        poison: the treatment of a record with a permanently refused row, or that cannot be
+            transformed: `Poison(...)` with a strategy or dead letters; or a strategy that needs none:
+            `block` (default), `skip`, or `exit`: `run` ends and raises its error. The records before
+            it commit first. A dead letter is written before the position passes its record: at least
+            once, with the same key. No keys can be parked. With a queue as the source only `exit` is
+            accepted; otherwise the queue's own setting applies.
         retry: attempts and backoff of a failed transaction, and of a transform after a temporary
             error. Default: 5 attempts, 0.1 s doubled up to 30 s, with full jitter; outages do not
             count as attempts.
-        dead_letters: the sink, or stack of sinks, for dead letters of records. A letter is written
-            before the position passes its record: at least once, with the same key.
-        max_dead_letter_ratio: stop if more than this fraction of a partition's recent records
-            became dead letters.
-        max_consecutive_dead_letters: stop after this number of consecutive dead letters in a
-            partition.
-        commit_after: the most records in a transaction.
-        commit_bytes: the most bytes of records in a transaction; a larger record is committed
-            alone.
-        commit_every: the longest wait in seconds of a transaction's first record for more records.
+        commits: the most records and bytes in a transaction, and the longest wait in seconds of its
+            first record for more; default: `Commits(every=1.0, after=1000, bytes=16 << 20)`.
         write_size: the most rows in one write within a transaction.
         concurrency: the most concurrent transactions, each of one partition; default: 8, or the
             number of the sink's connections if it is smaller.
-        max_in_flight: the most records in flight; default: 10,000, or 4 full transactions if that
-            is more.
-        max_in_flight_bytes: the same in bytes of values; a larger record is processed alone.
-        size_of: a function from a record to its size in bytes; default: the length of its value.
+        in_flight: the most records in flight, or `InFlight(...)` with a limit of bytes. Default:
+            10,000, or 4 full transactions if that is more, and 64 MiB.
         drain: seconds to finish running transactions when the flow stops or a partition is revoked.
         stall_after: seconds without progress after which the flow is reported as stalled.
         observers: observers for metrics and traces of the records.

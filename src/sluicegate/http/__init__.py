@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from .._core.public import later, publish_all
+from .config import HttpAccess
 from .errors import classify_http
 from .sink import HttpSink
 from .write import HttpResponse
@@ -14,6 +15,7 @@ else:
 
 __all__ = [
     "ElasticsearchSink",
+    "HttpAccess",
     "HttpResponse",
     "HttpSink",
     "classify_http",

@@ -80,8 +80,6 @@ class HttpBase(Openable):
     _run_time: ClassVar[tuple[str, ...]] = ("_client", "_room")
 
     def __init__(self, endpoint: Endpoint, *, reads_answers: bool) -> None:
-        # by this name, and first, for the error message about pickling
-        self._client_options = endpoint.options
         self._endpoint = endpoint
         self._reads_answers = reads_answers
         self._client: HttpClient | None = None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal
 
 from .._core import checks
 from .._core.batch import RowBatch
 from .._core.checks import bad, choice
-from .._core.keywords import takes
+from .._core.keywords import known_arguments
 from .._core.sink import Capabilities
 from .._core.values.encoding import encoded_items, ndjson
 from .client import HttpBase
-from .config import HttpOptions, endpoint
+from .config import MAX_ANSWER_BYTES, MAX_BYTES, HttpAccess, access_of, endpoint
 from .write import RequestFormat, json_array
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _BODIES: Mapping[str, tuple[JoinBodies, str]] = {
 }
 
 
+@known_arguments(access=HttpAccess)
 class HttpSink(HttpBase):
     """Sends items to one URL, many per request, with httpx or a client of the same interface.
 
@@ -39,18 +40,14 @@ class HttpSink(HttpBase):
     request are delivered, regardless of the next one.
 
     Args:
-        url: the destination; `http://` or `https://`. A user and password in it become basic
-            authentication. Shown without these and its query.
+        url: the destination, `http://` or `https://`, or an `HttpAccess`. A user and password in it
+            become basic authentication. Shown without these and its query.
         body: the form of a body: `"ndjson"` (one line per record), `"json"` (one array), or a
             function from a list of records, as bytes, to the body.
         encode: a function from an item to its record, bytes or text; default: JSON, with dates in
             ISO form, UUIDs and decimals as text, mappings, dataclasses, pydantic models, attrs
             classes and msgspec structs as objects, and named tuples as lists.
         method: `"POST"`, `"PUT"` or `"PATCH"`.
-        headers: headers of every request; they replace the sink's own, such as `Content-Type`.
-            Values are never shown.
-        auth: `(user, password)`, the value of the `Authorization` header, or a function, async or
-            not, that returns that value for each request. Never shown.
         idempotency_header: the header for an idempotency key, by which the server recognizes a
             request: equal if and only if the same part of a batch is sent again. Default: none is
             sent.
@@ -67,32 +64,17 @@ class HttpSink(HttpBase):
             (`WriteResult.from_outcomes` checks the number of outcomes). Any exception but a
             `SinkError`, and a result that does not fit the batch, leaves the items unknown.
             Default: a success means that every item was delivered.
-        client: a function, async or not, that returns the client: an `httpx.AsyncClient` or an
-            object with its `stream` and `aclose`. The sink closes it.
-        client_options: any option of `httpx.AsyncClient`: `proxy`, `verify`, `cert`, `http2` and so
-            on; `verify` may be a function that returns the `SSLContext`. Never shown.
         pool_size: number of connections, and therefore of concurrent writes; default 10, no limit
-            with `client=`.
-        timeout: seconds of network silence; default 30, of which at most 5 for connecting. `Timeout`
-            limits a whole attempt.
-        close_timeout: seconds for closing; default 5.
+            with a client of the access.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without httpx (or zstandard).
     Constructing does not suspend. Opening creates the client and connects to nothing, so a wrong
     host or certificate shows at the first write, as `UnavailableError`.
     """
 
-    @takes(
-        HttpOptions,
-        endpoint,
-        before={
-            "idempotency_header": ("headers", "auth"),
-            "parse": ("max_bytes", "max_answer_bytes"),
-        },
-    )
     def __init__(
         self,
-        url: str,
+        url: str | HttpAccess,
         *,
         body: Literal["ndjson", "json"] | JoinBodies = "ndjson",
         encode: Encode | None = None,
@@ -100,9 +82,12 @@ class HttpSink(HttpBase):
         idempotency_header: str | None = None,
         idempotent: bool = False,
         compression: Literal["gzip", "zstd"] | None = None,
+        max_bytes: int | None = MAX_BYTES,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
         parse: ParseResponse | None = None,
-        **options: Unpack[HttpOptions],
+        pool_size: int | None = None,
     ) -> None:
+        access = access_of(url)
         rule = "must be a function from an item to bytes or text"
         encode = checks.optional_function("encode", encode, rule)
         if parse is not None and not callable(parse):
@@ -120,12 +105,15 @@ class HttpSink(HttpBase):
         )
         super().__init__(
             endpoint(
-                url,
+                access,
+                access.url,
                 method=method,
                 own_headers={"content-type": content_type},
                 idempotency_header=idempotency_header,
                 compression=compression,
-                **options,
+                max_bytes=max_bytes,
+                max_answer_bytes=max_answer_bytes,
+                pool_size=pool_size,
             ),
             reads_answers=parse is not None,
         )

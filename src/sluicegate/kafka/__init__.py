@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .._core.public import later
 
 if TYPE_CHECKING:
+    from .access import KafkaAccess
     from .confluent import ConfluentKafkaSource
     from .sink import KafkaSink
     from .source import KafkaSource
@@ -16,6 +17,7 @@ else:
     __getattr__, __dir__ = later(
         __name__,
         {
+            "access": ["KafkaAccess"],
             "confluent": ["ConfluentKafkaSource"],
             "sink": ["KafkaSink"],
             "source": ["KafkaSource"],
@@ -25,6 +27,7 @@ else:
 
 __all__ = [
     "ConfluentKafkaSource",
+    "KafkaAccess",
     "KafkaRecord",
     "KafkaSink",
     "KafkaSource",

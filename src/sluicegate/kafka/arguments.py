@@ -5,7 +5,7 @@ Loads no client.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
@@ -15,7 +15,7 @@ from .._core.addresses import Options
 from .._core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
     from .._core.source import TopicPartition
 
@@ -60,6 +60,16 @@ def name_of(name: str, value: object) -> str:
     return value
 
 
+def options_of(client: object) -> Mapping[str, object]:
+    """Check the options of a client. Raises `ConfigError`."""
+    if client is None:
+        return {}
+    named = cast("Mapping[object, object]", client)
+    if not isinstance(client, Mapping) or not all(isinstance(name, str) for name in named):
+        raise ConfigError("client=...: must be a mapping of the client's options, by their names")
+    return cast("Mapping[str, object]", client)
+
+
 def client_options(
     given: Mapping[str, object], known: Collection[str] | None, owned: Mapping[str, str], of: str
 ) -> Options:
@@ -69,9 +79,9 @@ def client_options(
     """
     for name in given:
         if name in owned:
-            raise ConfigError(f"{name}=...: is set by Sluicegate: {owned[name]}")
+            raise ConfigError(f"client={{{name!r}: ...}}: is set by Sluicegate: {owned[name]}")
         if known is not None and name not in known:
-            raise ConfigError(f"{name}=...: is not an option of {of}")
+            raise ConfigError(f"client={{{name!r}: ...}}: is not an option of {of}")
     return Options(given)
 
 

@@ -283,7 +283,7 @@ def other_protocol(group: str) -> str:
 
 
 def bad_session_timeout(seconds: float) -> str:
-    """Say that the broker does not allow this session timeout."""
+    """Report that the broker does not allow this session timeout."""
     return (
         f"the broker does not allow session_timeout={seconds:g}; see its "
         "group.min.session.timeout.ms and group.max.session.timeout.ms"

@@ -160,7 +160,7 @@ class ObjectBase(Openable, ABC):
        the number of its partitions.
     3. The items of an object are settled as soon as it is stored: a write that is cut continues
        with the other objects. With a manifest they are settled after the manifest.
-    4. A store that stops responding ends a write soon: see `reach.py`.
+    4. A store that stops responding ends a write soon: see `Reach`.
     """
 
     _run_time: ClassVar[tuple[str, ...]] = ("_uploads",)

@@ -261,8 +261,8 @@ class _DeadLetterSink(WrappingSink[T]):
     _run_time: ClassVar[tuple[str, ...]] = ("_limit",)
     refuses_positions = (
         "its records are written after the commit, and a crash in between would lose them although "
-        "the position is past them; use dead_letters= of flow.transaction, which writes them "
-        "before the commit"
+        "the position is past them; use poison=Poison(dead_letters=...) of flow.transaction, which "
+        "writes them before the commit"
     )
 
     def __init__(

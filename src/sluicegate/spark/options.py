@@ -105,7 +105,7 @@ OPTIONS = (
 _ADDED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
 _ADDRESS = {"kafka": "bootstrap", "nats": "servers", "postgres": "dsn"}
 """The argument that `url` stands for, where it has another name."""
-_LOGIN = {"kafka": ("sasl_plain_username", "sasl_plain_password"), "nats": ("user", "password")}
+_LOGIN = {"kafka": ("sasl_username", "sasl_password"), "nats": ("user", "password")}
 _WRITE_MODES: Mapping[str, Mapping[str, str]] = {
     "elasticsearch": {"append": "index", "upsert": "upsert"},
     "postgres": {"append": "error", "upsert": "update", "ignore": "ignore"},
@@ -114,7 +114,7 @@ _WRITE_MODES: Mapping[str, Mapping[str, str]] = {
 _OF_CONNECTION: Mapping[str, re.Pattern[str]] = {
     "kafka": re.compile(r"(?!(topic|topic_field|key|value|headers|timestamp|partition)$)"),
     "nats": re.compile(r"(?!(subject|subject_field|value|headers|message_id|expected_\w+)$)"),
-    "postgres": re.compile(r"dsn$|prepared_statements$"),
+    "postgres": re.compile(r"(dsn|password|connect_options|prepared_statements|\w+_timeout)$"),
 }
 """The arguments that a sink for dead letters shares."""
 _SECRET = re.compile(r"url|dsn|servers|password|secret|token|auth", re.IGNORECASE)

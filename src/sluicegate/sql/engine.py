@@ -21,6 +21,7 @@ import os
 import socket
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
@@ -313,8 +314,8 @@ class ThreadedSqlEngine(SqlEngine):
                 try:
                     await asyncio.wait([future], timeout=close_within(self._close_timeout))
                 finally:
-                    if not future.done():
-                        self._connections.cut(owner)
+                    if not future.done() and not self._connections.cut(owner):
+                        self._connections.cut_connecting(owner)
             raise
 
     async def close(self) -> None:
@@ -347,6 +348,10 @@ PyMySQL 1.1 and 1.2.
 """
 
 
+_OWNER: ContextVar[object] = ContextVar("sluicegate.sql.owner", default=None)
+"""The owner of the call that this thread runs."""
+
+
 def _socket_of(transport: Any) -> Any:
     return (
         None if transport is None or transport.is_closing() else transport.get_extra_info("socket")
@@ -366,14 +371,18 @@ class SqlConnections:
         """The connections of running calls, by their owners."""
         self._open: WeakSet[Any] = WeakSet()
         """The records of the pool of the sink's own engine."""
+        self._abandoned: set[object] = set()
+        """The owners of calls that were cut before they had a connection."""
         if is_own:
             event.listen(engine, "connect", self._note_open)
+            event.listen(engine, "do_connect", self._refuse_abandoned)
 
     def call(self, function: Callable[[Connection], R], owner: object | None = None) -> R:
         """Call a function with a connection. The function must end its transaction or invalidate
         the connection. `cut(owner)` breaks the call off.
         """
         owner = object() if owner is None else owner
+        _OWNER.set(owner)
         con: Connection | None = None
         try:
             con = self._connect(owner)
@@ -390,6 +399,7 @@ class SqlConnections:
         finally:
             if (used := self._used.pop(owner, None)) is not None:
                 _close(used)
+            self._abandoned.discard(owner)
 
     def _note_open(self, _: object, record: Any) -> None:
         self._open.add(record)
@@ -403,6 +413,22 @@ class SqlConnections:
             self._break(con)
         return con is not None
 
+    def cut_connecting(self, owner: object) -> None:
+        """Break off a call in a thread that has no connection yet: the pool may be testing one, whose
+        peer is silent. Connections without a call are broken, and the call opens no other one; does
+        not suspend.
+        """
+        self._abandoned.add(owner)
+        used = [con.connection.driver_connection for con in [*self._used.values()] if _is_live(con)]
+        for record in list(self._open):
+            driver = record.driver_connection
+            if not any(driver is other for other in used):
+                self._break_socket(driver)
+
+    def _refuse_abandoned(self, *_: object) -> None:
+        if _OWNER.get() in self._abandoned:
+            raise ConnectionError("the call was cancelled before it had a connection")
+
     def cut_all(self) -> None:
         """Break all connections of the sink's own engine; does not suspend."""
         for record in list(self._open):
@@ -412,13 +438,14 @@ class SqlConnections:
         """A connection of the pool in autocommit mode; `_used` has it from now on."""
         try:
             con = self._used[owner] = self._engine.connect()
+            self._refuse_abandoned()
             return con if self._is_own else con.execution_options(isolation_level="AUTOCOMMIT")
         except Exception as error:
             raise for_connecting(error)  # noqa: B904  # it has its cause
 
     def _break(self, con: Connection) -> None:
         """Break a connection's socket, if the driver shows it."""
-        if not (con.closed or con.invalidated):
+        if _is_live(con):
             self._break_socket(con.connection.driver_connection)
 
     def _break_socket(self, driver: Any) -> None:
@@ -426,6 +453,10 @@ class SqlConnections:
             if self._socket is not None and (found := self._socket(driver)) is not None:
                 with socket.socket(fileno=os.dup(found.fileno())) as same:
                     same.shutdown(socket.SHUT_RDWR)
+
+
+def _is_live(con: Connection) -> bool:
+    return not (con.closed or con.invalidated)
 
 
 def _close(con: Connection) -> None:

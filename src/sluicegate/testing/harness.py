@@ -23,6 +23,7 @@ from .._core.source import TopicPartition
 from ..consumer import MemoryLog, MemorySource
 from ..consumer.consumer import Consumer
 from ..consumer.handling.handlers import as_batch_handler, as_handler
+from ..consumer.options import Poison
 from ..consumer.progress import offset_map
 from ..letters.items import record_of_item
 from .scripted import FakeSink
@@ -55,8 +56,8 @@ class ConsumerHarness:
     Args:
         run_timeout: maximum duration of a run, in seconds of the consumer's clock.
         ids: iterator of ids for messages that are sent without one; default: 0, 1, 2 and so on.
-        options: arguments of the `Consumer`, as in production. Dead letters are collected if there
-            is no sink for them; `dead_letters=None` means no dead letters.
+        options: arguments of the `Consumer`, as in production. Dead letters are collected, unless
+            `poison` is a `Poison(...)`, which is used as it is.
 
     Raises `ConfigError` for a bad argument; each run checks the arguments of the consumer.
 
@@ -199,7 +200,10 @@ class ConsumerHarness:
         return self._ran(before, calls, letters, report)
 
     def _consumer_options(self, letters: FakeSink[Any]) -> ConsumerOptions:
-        options: ConsumerOptions = {"dead_letters": letters, **self._options}
+        options: ConsumerOptions = {**self._options}
+        poison = options.get("poison")
+        if not isinstance(poison, Poison):
+            options["poison"] = Poison(poison, dead_letters=letters)
         if options.get("retry") is None:
             options["retry"] = RetryPolicy(backoff=Backoff(rng=Random(0)))
         return options

@@ -46,7 +46,7 @@ class JobsMember:
             clock=clock,
             ordering=setting.ordering,  # type: ignore[arg-type]
             concurrency=setting.concurrency,
-            max_in_flight=setting.max_in_flight,
+            in_flight=setting.max_in_flight,
             drain=DRAIN,
             poison="skip",
             retry=RetryPolicy(

@@ -241,7 +241,7 @@ async def test_finalisers_that_wait_leave_with_their_claim(fake_clock: FakeClock
 
     log = log_of(*"abcdef")
     source = MemorySource(log, clock=fake_clock)
-    async with running(source, fake_clock, handle, jobs, max_in_flight=6) as consumer:
+    async with running(source, fake_clock, handle, jobs, in_flight=6) as consumer:
         await fake_clock.advance(1.0)
         inside = consumer.stats().in_flight
         assert (inside.messages, inside.running, inside.waiting) == (6, 1, 5)

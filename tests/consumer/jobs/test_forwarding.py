@@ -20,7 +20,7 @@ from sluicegate import (
     PermanentError,
     TransientError,
 )
-from sluicegate.consumer import MemorySource, Position
+from sluicegate.consumer import Commits, MemorySource, Poison, Position
 from sluicegate.consumer.jobs import EventContext, Incomplete, JobScheduler
 from sluicegate.testing import BlockingSink, MockContext, ScriptedSink, ok, partial
 
@@ -41,7 +41,7 @@ async def forwarding(
     **options: Any,
 ) -> AsyncGenerator[Consumer]:
     """A consumer whose events forward items into a sink."""
-    options = {"retry": PROMPT, "poison": "skip", "commit_every": 0.01, **options}
+    options = {"retry": PROMPT, "poison": "skip", "commits": Commits(every=0.01), **options}
     async with (
         Batcher(sink, limits=Limits(max_items=10, max_delay=0.1), clock=clock) as batcher,
         Consumer(
@@ -140,7 +140,9 @@ async def test_an_item_that_is_refused_for_good_is_poison(fake_clock: FakeClock)
     """
     log, letters = log_of(*"abc"), ScriptedSink[Any]()
     sink = ScriptedSink[Any]([partial({1: PermanentError("no such column")})])
-    async with forwarding(log, fake_clock, sink, forward_key, dead_letters=letters):
+    async with forwarding(
+        log, fake_clock, sink, forward_key, poison=Poison("skip", dead_letters=letters)
+    ):
         await fake_clock.advance(5.0)
     assert sink.applied == ["a", "c"]
     assert [(each.item["offset"], each.message) for each in letters.applied] == [
@@ -197,7 +199,7 @@ async def test_a_batcher_that_is_closed_ends_the_run(fake_clock: FakeClock) -> N
         MemorySource(log, clock=fake_clock),
         clock=fake_clock,
         ordering="partition",
-        dead_letters=letters,
+        poison=Poison(dead_letters=letters),
     ) as consumer:
         task = asyncio.create_task(consumer.run_events(forward_key, forward_to=batcher))
         await fake_clock.advance(60.0)
@@ -219,9 +221,8 @@ async def test_nowhere_to_forward_to(fake_clock: FakeClock) -> None:
     async with Consumer(
         MemorySource(log, ends=True),
         ordering="partition",
-        poison="skip",
+        poison=Poison("skip", dead_letters=letters),
         retry=PROMPT,
-        dead_letters=letters,
     ) as consumer:
         await consumer.run_events(forward_key)
     assert "run_events(forward_to=batcher)" in letters.applied[0].message

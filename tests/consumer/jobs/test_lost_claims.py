@@ -61,7 +61,7 @@ async def test_events_of_a_lost_claim_take_no_room(fake_clock: FakeClock) -> Non
     hanging = Hanging(2, concurrency=2, max_keys=2)
     log = MemoryLog([*records("abc"), *records("de", partition=1)])
     source = MemorySource(log, partitions=[P0], clock=fake_clock)
-    async with running(source, fake_clock, hanging.handle, hanging.jobs, max_in_flight=3):
+    async with running(source, fake_clock, hanging.handle, hanging.jobs, in_flight=3):
         await fake_clock.advance(1.0)
         assert hanging.began == [0, 1]
         assert hanging.jobs.stats().without_room == 1
@@ -132,7 +132,7 @@ async def _calls_of_a_loss(clock: FakeClock, kind: type, count: int) -> int:
         return work.add(group)  # type: ignore[no-any-return]
 
     source = MemorySource(log_of(*[at % 40 for at in range(count)]), clock=clock)
-    async with running(source, clock, handle, work, max_in_flight=2 * count) as consumer:
+    async with running(source, clock, handle, work, in_flight=2 * count) as consumer:
         await clock.advance(1.0)
         assert consumer.stats().in_flight.messages == count
         sys.setprofile(profile)

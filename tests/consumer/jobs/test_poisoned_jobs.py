@@ -10,7 +10,7 @@ from consumer_help import P0, log_of, records
 from jobs.jobs_help import pass_on, running
 
 from sluicegate import Consumer, Terminate
-from sluicegate.consumer import MemoryParkStore, MemorySource, PoisonError, Position
+from sluicegate.consumer import MemoryParkStore, MemorySource, Poison, PoisonError, Position
 from sluicegate.consumer.jobs import JobScheduler
 from sluicegate.sinks import MemorySink
 
@@ -50,7 +50,7 @@ def poisoned(seen: list[str], bad: set[str]) -> JobScheduler[str, int]:
 @pytest.mark.parametrize("strategy", ["block", "block_and_dead_letter"])
 @pytest.mark.parametrize("action", ["retry", "skip"])
 async def test_a_blocked_finaliser_is_tried_again_alone(
-    fake_clock: FakeClock, strategy: str, action: Any
+    fake_clock: FakeClock, strategy: Any, action: Any
 ) -> None:
     """consumer/C:F2, consumer/G2: events behind it that await their finaliser wait for
     `unblock`.
@@ -62,13 +62,10 @@ async def test_a_blocked_finaliser_is_tried_again_alone(
         seen.append(f"handle {context.key}")
         return jobs.schedule(context, context.key, 0)
 
-    log, source_options = log_of("a", "b"), {}
-    if strategy != "block":
-        source_options = {"dead_letters": letters}
+    log = log_of("a", "b")
     source = MemorySource(log, clock=fake_clock)
-    async with running(
-        source, fake_clock, handle, jobs, poison=strategy, **source_options
-    ) as consumer:
+    poison = Poison(strategy, dead_letters=None if strategy == "block" else letters)
+    async with running(source, fake_clock, handle, jobs, poison=poison) as consumer:
         await fake_clock.advance(2.0)
         assert seen == ["handle a", "handle b", "finalise a"]
         (blocked,) = consumer.blocked
@@ -126,7 +123,7 @@ async def test_events_that_are_out_are_finalised_between_records_of_their_parked
 
     log, store = log_of("a", "a", "a"), KeptParkStore()
     source = MemorySource(log, clock=fake_clock)
-    options = {"poison": "park_key", "parked": store}
+    options = {"poison": Poison("park_key", parked=store)}
     async with running(source, fake_clock, handle, jobs, **options) as consumer:
         await fake_clock.advance(1.0)
         assert consumer.stats().counts.parked == 1
@@ -177,7 +174,7 @@ async def test_room_for_a_job_does_not_unpark_its_key(fake_clock: FakeClock) -> 
 
     log = log_of("bad", "k", "k", "k", "k", "k")
     source = MemorySource(log, clock=fake_clock)
-    options = {"poison": "park_key", "parked": KeptParkStore()}
+    options = {"poison": Poison("park_key", parked=KeptParkStore())}
     async with running(source, fake_clock, handle, jobs, **options) as consumer:
         await fake_clock.advance(1.0)
         assert jobs.stats().without_room == 1

@@ -10,7 +10,7 @@ import pytest
 from consumer_help import P0, P1, log_of, records
 
 from sluicegate import ClosedError, ConfigError, Consumer
-from sluicegate.consumer import MemoryLog, MemorySource, Position
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Position
 from sluicegate.consumer.jobs import EventContext, Incomplete, JobScheduler
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sluicegate.testing import FakeClock
 
 
-class Commits(MemorySource):
+class WatchedCommits(MemorySource):
     """Calls `look` with each committed position."""
 
     look: Callable[[int], None] = staticmethod(lambda offset: None)
@@ -40,7 +40,7 @@ async def run(
     **options: Any,
 ) -> DrainReport:
     """Handle all records of a log."""
-    source = Commits(log, ends=True, clock=clock)
+    source = WatchedCommits(log, ends=True, clock=clock)
     if look is not None:
         source.look = look
     settings: dict[str, Any] = {"ordering": "partition", "clock": clock, **options}
@@ -69,7 +69,7 @@ async def test_keys_are_in_order_and_positions_too(fake_clock: FakeClock) -> Non
     async def handle(context: EventContext) -> Incomplete:
         return jobs.schedule(context, context.key, context.message.offset)
 
-    await run(log, fake_clock, handle, jobs, look=commits.append, commit_every=0.5)
+    await run(log, fake_clock, handle, jobs, look=commits.append, commits=Commits(every=0.5))
     assert seen[:2] == ["begin k1@0", "begin k2@1"]
     for key, offsets in (("k1", (0, 4)), ("k2", (1, 2, 3))):
         mine = [each for each in seen if f" {key}@" in each]
@@ -102,7 +102,7 @@ async def test_no_position_passes_an_unfinished_event(fake_clock: FakeClock) -> 
     def look(position: int) -> None:
         assert all(offset >= position for offset in unfinished)
 
-    await run(log, fake_clock, handle, jobs, look=look, commit_every=0.05)
+    await run(log, fake_clock, handle, jobs, look=look, commits=Commits(every=0.05))
     assert not unfinished
     assert log.positions[P0] == Position(10_000)
 
@@ -193,7 +193,7 @@ async def test_stages_are_in_order_and_complete_with_the_last(fake_clock: FakeCl
         first,
         second,
         look=lambda offset: commits.append((offset, len(done))),
-        commit_every=0.01,
+        commits=Commits(every=0.01),
     )
     for key in "ab":
         mine = [offset for each, offset in done if each == key]
@@ -226,7 +226,7 @@ async def test_events_far_beyond_the_room_wait_and_do_not_deadlock(fake_clock: F
     async def handle(context: EventContext) -> Incomplete:
         return first.schedule(context, (context.partition.partition, context.key), None)
 
-    report = await run(log, fake_clock, handle, first, second, max_in_flight=100)
+    report = await run(log, fake_clock, handle, first, second, in_flight=100)
     assert report.counts.acked == 2 * count
     assert most <= 3 * (1 + 2) + 2
 

@@ -31,7 +31,7 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_times_fit(app: Any) -> None:
     """A drain ends before SIGKILL, and a restart before the group reassigns the partitions."""
     grace = POD["terminationGracePeriodSeconds"]
-    assert grace > app.DRAIN + app.STOP_TIMEOUT + MARGIN
+    assert grace > app.DRAIN + app.CLOSE_TIMEOUT + MARGIN
     assert grace + POD_START < float(ENV["SESSION_TIMEOUT"])
     app.make_consumer()  # checks the drain against the rebalance
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import zstandard
 
 from sluicegate import Consumer
+from sluicegate.consumer import Commits
 from sluicegate.files import FileSource
 from sluicegate.testing.conformance.source.subject import ClaimReader, RecordingHost
 
@@ -56,7 +57,7 @@ async def handled(source: FileSource, into: Handled | None = None, **options: An
     async def handle(message: Message) -> None:
         found.append(message)
 
-    settings: dict[str, Any] = {"commit_every": 0.02, **options}
+    settings: dict[str, Any] = {"commits": Commits(every=0.02), **options}
     await Consumer(source, **settings).run(handle)
     return found
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
+from sluicegate.consumer import Commits
 from sluicegate.consumer.progress.offset_map import decode
 from sluicegate.files import FileSource, SQLiteSubscriptions
 
@@ -47,7 +48,7 @@ async def main() -> None:
         if str(message.offset) in held:
             await asyncio.Event().wait()
 
-    consumer = Consumer(source, ordering="unordered", concurrency=50, commit_every=0.02)
+    consumer = Consumer(source, ordering="unordered", concurrency=50, commits=Commits(every=0.02))
     await consumer.run(handle)
 
 

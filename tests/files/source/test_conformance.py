@@ -39,7 +39,6 @@ class PlainSource:
 
     def __init__(self, source: FileSource) -> None:
         self.source = source
-        self.traits = source.traits
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncIterator[None]:

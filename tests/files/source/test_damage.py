@@ -190,7 +190,7 @@ async def test_a_file_that_grows_while_it_is_read_is_told(
                 file.write(b"more\n")
 
     with pytest.raises(UnreadFiles, match="it was written to while it was read"):
-        await Consumer(FileSource(path), max_in_flight=100).run(handle)
+        await Consumer(FileSource(path), in_flight=100).run(handle)
     assert done.values[:5_000] == lines(5_000).splitlines()
 
 

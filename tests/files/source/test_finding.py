@@ -10,7 +10,7 @@ import pytest
 from tests.files.source.files_help import Handled, handled
 
 from sluicegate import ConfigError, Consumer
-from sluicegate.consumer import MemorySubscriptions
+from sluicegate.consumer import Commits, MemorySubscriptions
 from sluicegate.errors import MissingExtra
 from sluicegate.files import FileSource, SQLiteSubscriptions, UnreadFiles
 from sluicegate.files.source.finding import FileSet
@@ -159,7 +159,7 @@ async def test_a_file_that_comes_later_is_read(tmp_path: Path, real_clock: LoopC
         news.set()
 
     source = FileSource(tmp_path, ends=False, poll=0.01)
-    async with Consumer(source, commit_every=0.01) as consumer:
+    async with Consumer(source, commits=Commits(every=0.01)) as consumer:
         running = asyncio.get_running_loop().create_task(consumer.run(handle))
         for name in ("m", "z", "a"):
             (tmp_path / f"{name}.tmp").write_bytes(name.encode())
@@ -182,7 +182,7 @@ async def test_a_later_file_of_no_known_format_ends_the_source(
         (tmp_path / "b.txt").touch()
 
     with pytest.raises(ConfigError, match=r"b\.txt: its name has no suffix of a known format"):
-        await Consumer(source, commit_every=0.01).run(handle)
+        await Consumer(source, commits=Commits(every=0.01)).run(handle)
 
 
 async def test_files_that_may_not_be_read_are_told_and_the_others_read(

@@ -21,7 +21,7 @@ from tests.files.source.test_rows import parquet
 from sluicegate import ClosedError, ConfigError, Consumer
 from sluicegate._core.subscriptions import SubscriptionStart
 from sluicegate.batcher import LoopClock
-from sluicegate.consumer import MemorySubscriptions, Move, Position
+from sluicegate.consumer import Commits, MemorySubscriptions, Move, Position
 from sluicegate.files import FileSource, SQLiteSubscriptions
 from sluicegate.files.source.catalog import FileCatalog, consumer_position, stored_position
 from sluicegate.files.source.finding import record
@@ -93,7 +93,7 @@ async def test_a_stopped_backfill_goes_on_where_it_was(
             consumer.stop()
 
     while len(done) < 300:
-        consumer = Consumer(FileSource(tmp_path), commit_every=0.01)
+        consumer = Consumer(FileSource(tmp_path), commits=Commits(every=0.01))
         await consumer.run(handle)
     assert done.places == [(f"{name}{ending}", row) for name in "abc" for row in range(100)]
     assert (tmp_path / ".sluicegate.sqlite").exists()
@@ -135,7 +135,7 @@ async def test_files_come_one_after_another_by_default(
             running.clear()
 
     source = FileSource(tmp_path, key="user")
-    await Consumer(source, concurrency=10, commit_every=0.01).run(handle)
+    await Consumer(source, concurrency=10, commits=Commits(every=0.01)).run(handle)
     assert list(dict.fromkeys(path for path, _ in done.places)) == [
         "a.ndjson",
         "b.ndjson",
@@ -173,7 +173,7 @@ async def test_members_share_the_files_and_read_each_row_once(
             if len(by[number]) == 1:
                 await all_read.wait()
 
-        await Consumer(source, commit_every=0.01).run(handle)
+        await Consumer(source, commits=Commits(every=0.01)).run(handle)
 
     async with asyncio.TaskGroup() as tasks:
         for number in range(3):
@@ -312,7 +312,7 @@ async def test_a_file_that_comes_during_the_run_is_read_before_it_ends(
         if path_of(message) == "a.ndjson":
             (tmp_path / "c.ndjson").write_bytes(lines(1))
 
-    await Consumer(FileSource(tmp_path, poll=3_600.0), commit_every=0.01).run(handle)
+    await Consumer(FileSource(tmp_path, poll=3_600.0), commits=Commits(every=0.01)).run(handle)
     assert done.places == [(f"{name}.ndjson", 0) for name in "abc"]
 
 
@@ -361,7 +361,7 @@ async def test_progress_is_told(
             ((_, lag),) = (await consumer.lag()).items()
             lags.append(lag.messages)
 
-    consumer = Consumer(FileSource(tmp_path), commit_every=0.01)
+    consumer = Consumer(FileSource(tmp_path), commits=Commits(every=0.01))
     with caplog.at_level(logging.INFO, "sluicegate.files"):
         await consumer.run(handle)
     assert lags == [2_000, 1_000] * 2

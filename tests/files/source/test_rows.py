@@ -13,7 +13,7 @@ import pytest
 from tests.files.source.files_help import GZIP, ZSTD, handled, path_of, reading, rows
 
 from sluicegate import ConfigError, Consumer
-from sluicegate.consumer import MemorySubscriptions, Position
+from sluicegate.consumer import MemorySubscriptions, Poison, Position
 from sluicegate.files import FileSource, UnreadFiles
 from sluicegate.files.source.finding import record
 from sluicegate.files.source.parquet_rows import ParquetReader
@@ -271,7 +271,7 @@ async def test_a_row_that_cannot_be_decoded_is_poison_alone(
     async def handle(message: Message) -> None:
         found.setdefault(path_of(message), []).append(message.offset)
 
-    consumer = Consumer(source, poison="skip", dead_letters=letters, clock=real_clock)
+    consumer = Consumer(source, poison=Poison("skip", dead_letters=letters), clock=real_clock)
     await consumer.run(handle)
     assert {path: sorted(rows) for path, rows in found.items()} == {
         "a.csv": [0, 2, 4],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from aiokafka.errors import for_code
@@ -11,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from tests.kafka.source import kafka_help
 from tests.kafka.source.kafka_help import admin_of
 
-from sluicegate.kafka import ConfluentKafkaSource
+from sluicegate.kafka import ConfluentKafkaSource, KafkaAccess
 
 if TYPE_CHECKING:
     from sluicegate.consumer import Position, TopicPartition
@@ -29,8 +30,10 @@ def source_of(
 ) -> ConfluentKafkaSource:
     """A source with short timeouts."""
     times = QUICK if protocol == "cooperative" else QUICK | {"session_timeout": None}
-    client = {"client.id": kafka_help.new_name("client"), **given.pop("client", {})}
-    named: dict[str, Any] = {"bootstrap": broker.bootstrap, **times, **given, "client": client}
+    to = given.pop("bootstrap", broker.bootstrap)
+    access = to if isinstance(to, KafkaAccess) else KafkaAccess(to)
+    access = replace(access, client_id=kafka_help.new_name("client"))
+    named: dict[str, Any] = {"bootstrap": access, **times, **given}
     return ConfluentKafkaSource(topic, group=group, protocol=protocol, **named)  # type: ignore[arg-type]
 
 

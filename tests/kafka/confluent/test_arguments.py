@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from tests.kafka.access_help import kafka_args
 
 from sluicegate import ClosedError, ConfigError, Consumer
 from sluicegate.kafka import ConfluentKafkaSource
@@ -16,7 +17,10 @@ SECRET = "hunter2-secret"
 
 
 def made(**given: Any) -> ConfluentKafkaSource:
-    return ConfluentKafkaSource("orders", **{**GOOD, **given})
+    args = {**GOOD, **given}
+    if "client" not in args:
+        args = kafka_args(ConfluentKafkaSource, args.pop("bootstrap"), **args)
+    return ConfluentKafkaSource("orders", **args)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +35,7 @@ def made(**given: Any) -> ConfluentKafkaSource:
         ("rebalance_timeout", 0, "more than 0"),
         ("rebalance_timeout", 10.0, "at least session_timeout"),
         ("commit_timeout", 60.0, "must be shorter than rebalance_timeout"),
-        ("stop_timeout", "5", "more than 0"),
+        ("close_timeout", "5", "more than 0"),
     ],
 )
 def test_a_bad_argument_is_named_with_its_value_and_the_rule(
@@ -45,7 +49,7 @@ def test_a_bad_argument_is_named_with_its_value_and_the_rule(
 def test_the_brokers_protocol_has_the_brokers_session_timeout() -> None:
     with pytest.raises(ConfigError, match=r"session_timeout=30.*a setting of the broker"):
         made(protocol="consumer", session_timeout=30.0)
-    assert made(protocol="consumer").traits.revoke_within == 55.0
+    assert made(protocol="consumer").capabilities.revoke_within == 55.0
 
 
 @pytest.mark.parametrize(
@@ -55,6 +59,8 @@ def test_the_brokers_protocol_has_the_brokers_session_timeout() -> None:
         ("enable.auto.offset.store", "positions are stored by the consumer"),
         ("auto.offset.reset", "start=..."),
         ("bootstrap.servers", "bootstrap=..."),
+        ("sasl.password", "use sasl_password=... of KafkaAccess"),
+        ("ssl.ca.location", "use ssl_cafile=... of KafkaAccess"),
         ("group.id", "group=..."),
         ("group.instance.id", "instance=..."),
         ("group.protocol", "protocol=..."),
@@ -81,19 +87,18 @@ def test_options_are_a_mapping_of_names(client: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("client", "named"),
+    ("given", "named"),
     [
-        ({"sasl.pasword": SECRET}, "sasl.pasword"),
-        ({"security.protocol": SECRET}, "security.protocol"),
-        ({"sasl.mechanism": SECRET, "security.protocol": "SASL_PLAINTEXT"}, "librdkafka refuses"),
+        ({"client": {"sasl.pasword": SECRET}}, "sasl.pasword"),
+        ({"sasl_mechanism": SECRET, "security_protocol": "SASL_PLAINTEXT"}, "librdkafka refuses"),
     ],
 )
 @pytest.mark.usefixtures("real_clock")
 async def test_what_librdkafka_refuses_is_named_when_it_is_opened_without_its_value(
-    client: dict[str, str], named: str
+    given: dict[str, Any], named: str
 ) -> None:
     """The value of a misspelt password option is a password."""
-    source = made(client=client)
+    source = made(**given)
     with pytest.raises(ConfigError, match=named) as raised:
         async with source.open(RecordingHost()):
             pass
@@ -104,7 +109,7 @@ async def test_what_librdkafka_refuses_is_named_when_it_is_opened_without_its_va
 
 
 def test_no_repr_shows_a_secret() -> None:
-    source = made(client={"sasl.password": SECRET, "ssl.key.password": SECRET})
+    source = made(security_protocol="SASL_SSL", sasl_password=SECRET, ssl_password=SECRET)
     told = "ConfluentKafkaSource('orders', bootstrap='127.0.0.1:1', group='billing')"
     assert repr(source) == told
     assert SECRET not in repr(source._options) + repr(source._options.client)
@@ -120,7 +125,7 @@ def test_a_drain_that_a_rebalance_does_not_leave_time_for_is_refused(drain: floa
 
 @pytest.mark.usefixtures("real_clock")
 async def test_a_source_that_is_not_open_or_open_already_says_so() -> None:
-    source = made(stop_timeout=1.0)
+    source = made(close_timeout=1.0)
     calls = (source.fetch([], 1), source.commit({}), source.ends([]))
     for call in calls:
         with pytest.raises(ClosedError, match=r"ConfluentKafkaSource\('orders'.*is not open"):

@@ -11,6 +11,7 @@ from tests.kafka.source.kafka_help import new_name, new_topic, produce
 from tests.postgres.streams.source.test_fetch_sizes import peak_below
 
 from sluicegate import Consumer
+from sluicegate.consumer import InFlight
 from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ async def test_memory_is_twice_the_window_and_what_the_client_has_fetched(
             source = KafkaSource(topic, group=group, bootstrap=embedded_kafka.bootstrap)
         else:
             source = source_of(embedded_kafka, topic, group, session_timeout=6.0)
-        consumer = Consumer(source, name="c", max_in_flight_bytes=WINDOW, concurrency=2)
+        consumer = Consumer(source, name="c", in_flight=InFlight(bytes=WINDOW), concurrency=2)
         async with asyncio.timeout(30):
             await consumer.run(handle)
 

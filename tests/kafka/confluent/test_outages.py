@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.kafka.confluent.confluent_help import PROTOCOLS, source_of, stored
 from tests.kafka.source.kafka_help import fill, new_name, new_topic
-from tests.kafka.source.own_help import PASSWORD, USER, OwnKafka, grant
+from tests.kafka.source.own_help import OwnKafka, grant, login
 from tests.kafka.source.proxy_help import proxied
 from tests.kafka.source.storm_help import log_lines, member, run
 from tests.kafka.source.test_troubles import delivers, troubled
 
+from sluicegate.kafka import KafkaAccess
 from sluicegate.kafka.confluent import sessions
 
 if TYPE_CHECKING:
@@ -29,16 +30,6 @@ LASTS = {"session_timeout": 30.0}
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check for missing topics more often than every five seconds."""
     monkeypatch.setattr(sessions, "REFRESH_EVERY", 0.2)
-
-
-def login(password: str = PASSWORD) -> dict[str, Any]:
-    """The options of a client that logs in."""
-    return {
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": USER,
-        "sasl.password": password,
-    }
 
 
 @pytest.mark.long
@@ -76,7 +67,7 @@ async def _killed(broker: OwnKafka, protocol: str) -> None:
     given = LASTS if protocol == "cooperative" else {}
     source = source_of(broker, topic, group, protocol=protocol, **given)
     # capacity for all of them: one partition's records may precede those of another
-    options = {"ordering": "unordered", "concurrency": 3_000, "max_in_flight": 3_000}
+    options = {"ordering": "unordered", "concurrency": 3_000, "in_flight": 3_000}
     async with log_lines() as log, member(source, handle, **options) as reader:
         await reader.handled_count(1_000)
         await asyncio.to_thread(broker.kill)
@@ -145,7 +136,10 @@ def test_a_wrong_password_is_named_and_never_shown(
     async def scenario() -> None:
         topic = await new_topic(own_broker)
         source = source_of(
-            own_broker, topic, new_name("group"), bootstrap=own_broker.logins, client=login(secret)
+            own_broker,
+            topic,
+            new_name("group"),
+            bootstrap=KafkaAccess(own_broker.logins, **login(secret)),
         )
         trouble = f"{own_broker.logins} has refused the login"
         async with troubled(source, trouble) as (reader, _):  # type: ignore[arg-type]
@@ -165,7 +159,9 @@ def test_missing_rights_are_named_and_records_are_read_once_they_are_granted(
     async def scenario() -> None:
         topic, group = await new_topic(own_broker), new_name("group")
         await fill(own_broker, topic, 10)
-        source = source_of(own_broker, topic, group, bootstrap=own_broker.logins, client=login())
+        source = source_of(
+            own_broker, topic, group, bootstrap=KafkaAccess(own_broker.logins, **login())
+        )
         async with log_lines() as log, member(source) as reader:
             await log.wait(f"topic '{topic}'")
             assert not reader.consumer.ready

@@ -14,7 +14,7 @@ from tests.kafka.source.kafka_help import fill, new_name, new_topic, produce, st
 from tests.kafka.source.proxy_help import Api, proxied
 from tests.kafka.source.storm_help import Member, member, run
 
-from sluicegate.consumer import Position, TopicPartition
+from sluicegate.consumer import Commits, Position, TopicPartition
 
 if TYPE_CHECKING:
     from sluicegate import Message
@@ -65,7 +65,7 @@ async def _moved(broker: EmbeddedKafka, protocol: str) -> None:
 
         async def join() -> Member:
             source = source_of(broker, topic, group, protocol=protocol)
-            options = {"drain": 25.0, "commit_every": 0.05, "ordering": "unordered"}
+            options = {"drain": 25.0, "commits": Commits(every=0.05), "ordering": "unordered"}
             return await stack.enter_async_context(member(source, handle, **options))
 
         first = await join()
@@ -136,7 +136,7 @@ def test_a_member_that_was_evicted_unknowingly_commits_nothing_into_the_empty_gr
             if message.offset == 100:
                 await go_on.wait()
 
-        options = {"ordering": "partition", "concurrency": 1, "commit_every": 0.02}
+        options = {"ordering": "partition", "concurrency": 1, "commits": Commits(every=0.02)}
         async with proxied(broker) as proxy:
             source = source_of(broker, topic, group, protocol=protocol, bootstrap=proxy.bootstrap)
             async with member(source, handle, **options) as evicted:

@@ -14,11 +14,11 @@ pytest.importorskip("pyarrow")
 import pyarrow as pa
 
 from sluicegate import ConfigError, DeadLetter, FanOut, Retry, Timeout, stack
+from sluicegate._core.tls import TlsFiles
 from sluicegate.kafka import KafkaSink
 from sluicegate.kafka.sink.records import Columns, RecordMaker, part
 from sluicegate.sinks import MemorySink
 from sluicegate.spark.destination import scattered_by
-from sluicegate.spark.pipeline.sinks import TlsFiles
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
 MOMENT = pa.timestamp("us", "UTC")

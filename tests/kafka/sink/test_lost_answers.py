@@ -8,6 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.kafka.access_help import kafka_args
 from tests.kafka.sink.sink_help import Answering, Written, items, read
 from tests.kafka.source.kafka_help import new_topic
 from tests.kafka.source.proxy_help import Api, proxied
@@ -47,7 +48,7 @@ async def behind_proxy(
     """An open sink, the proxy that it connects through, and its topic."""
     topic = await new_topic(broker, partitions)
     async with proxied(broker) as proxy:
-        async with KafkaSink(topic, bootstrap=proxy.bootstrap, **options) as sink:
+        async with KafkaSink(topic, **kafka_args(KafkaSink, proxy.bootstrap, **options)) as sink:
             yield sink, proxy, topic
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pytest
 import trustme
+from tests.kafka.access_help import kafka_args
 from tests.kafka.sink.sink_help import Written, items
 from tests.kafka.source.kafka_help import delete_topic, new_name, new_topic
 from tests.kafka.source.own_help import PASSWORD, OwnKafka, grant, login, revoke
@@ -29,7 +30,7 @@ from sluicegate import (
 )
 from sluicegate.batcher import LoopClock
 from sluicegate.errors import NotPicklableError, TooLargeError
-from sluicegate.kafka import KafkaSink
+from sluicegate.kafka import KafkaAccess, KafkaSink
 from sluicegate.sinks import MemorySink
 from sluicegate.testing.servers.program import free_port
 
@@ -61,7 +62,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("is set by Sluicegate: .*max_delay", {"linger_ms": 1}),
     ("is set by Sluicegate: use idempotent=", {"enable_idempotence": True}),
     ("is set by Sluicegate: flow.transaction", {"transactional_id": "x"}),
-    ("no_such=...: is not an option of KafkaSink", {"no_such": "secret"}),
+    ("client={'no_such': ...}: is not an option of KafkaSink", {"no_such": "secret"}),
 ]
 
 
@@ -70,23 +71,30 @@ def test_a_bad_argument_is_named(message: str, given: dict[str, Any]) -> None:
     """At construction, without a connection."""
     arguments: dict[str, Any] = {"topic": "t", "bootstrap": NOWHERE, **given}
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")) as caught:
-        KafkaSink(**arguments)
+        KafkaSink(**kafka_args(KafkaSink, arguments.pop("bootstrap"), **arguments))
     assert "secret" not in str(caught.value)
 
 
 def test_no_repr_shows_a_secret_and_a_pickle_is_the_same_sink() -> None:
     """Functions and login are pickled; an `ssl_context` requires a function."""
-    sink = KafkaSink(lambda item: item["t"], bootstrap=NOWHERE, **login())
+    sink = KafkaSink(lambda item: item["t"], bootstrap=KafkaAccess(NOWHERE, **login()))
     assert PASSWORD not in repr(sink) + str(vars(sink))
     again = cloudpickle.loads(cloudpickle.dumps(sink))
     assert repr(again) == repr(sink)
     assert vars(again)["_options"] == vars(sink)["_options"]
     context = ssl.create_default_context()
-    made = KafkaSink("t", bootstrap=NOWHERE, security_protocol="SSL", ssl_context=context)
-    with pytest.raises(NotPicklableError, match=r"KafkaSink: .*function"):
+    made = KafkaSink(
+        "t", bootstrap=KafkaAccess(NOWHERE, security_protocol="SSL", ssl_context=context)
+    )
+    with pytest.raises(NotPicklableError, match=r"KafkaAccess: .*function"):
         cloudpickle.dumps(made)
     cloudpickle.dumps(
-        KafkaSink("t", bootstrap=NOWHERE, ssl_context=lambda: ssl.create_default_context())
+        KafkaSink(
+            "t",
+            bootstrap=KafkaAccess(
+                NOWHERE, security_protocol="SSL", ssl_context=lambda: ssl.create_default_context()
+            ),
+        )
     )
 
 
@@ -160,7 +168,7 @@ def test_a_server_that_is_no_broker_is_told_in_time(kind: str) -> None:
 async def opening_fails(address: str, message: str, **options: Any) -> None:
     began = LoopClock().now()
     with pytest.raises(UnavailableError, match=message):
-        async with KafkaSink("t", bootstrap=address, request_timeout=0.5, **options):
+        async with KafkaSink("t", bootstrap=KafkaAccess(address, request_timeout=0.5), **options):
             pass
     assert LoopClock().now() - began < 3
 
@@ -189,9 +197,9 @@ def test_a_certificate_that_is_not_trusted_is_told_at_opening(tmp_path: Path) ->
             with pytest.raises(ConfigError, match="refused the login or the certificate"):
                 async with KafkaSink(
                     "t",
-                    bootstrap=address,
-                    security_protocol="SSL",
-                    ssl_context=ssl.create_default_context,
+                    bootstrap=KafkaAccess(
+                        address, security_protocol="SSL", ssl_context=ssl.create_default_context
+                    ),
                 ):
                     pass
 
@@ -270,15 +278,15 @@ def test_a_wrong_password_is_told_at_opening_and_never_shown(
     async def scenario() -> None:
         topic, other = await new_topic(own_broker), await new_topic(own_broker)
         with pytest.raises(ConfigError, match="refused the login") as caught:
-            async with KafkaSink(topic, bootstrap=own_broker.logins, **login(secret)):
+            async with KafkaSink(topic, bootstrap=KafkaAccess(own_broker.logins, **login(secret))):
                 pass
         assert secret not in str(caught.value) + str(caught.value.__cause__)
         with pytest.raises(ConfigError, match="grant its user WRITE "):
-            async with KafkaSink(topic, bootstrap=own_broker.logins, **login()):
+            async with KafkaSink(topic, bootstrap=KafkaAccess(own_broker.logins, **login())):
                 pass
         await grant(own_broker, topic=other, to="write")
         with pytest.raises(ConfigError, match=f"authorize the topic '{topic}'.*grant its user"):
-            async with KafkaSink(topic, bootstrap=own_broker.logins, **login()):
+            async with KafkaSink(topic, bootstrap=KafkaAccess(own_broker.logins, **login())):
                 pass
 
     run(scenario())
@@ -291,7 +299,7 @@ def test_a_right_that_is_taken_away_for_a_while_is_an_outage(own_broker: OwnKafk
     async def scenario() -> None:
         topic, letters = await new_topic(own_broker), MemorySink[int]()
         await grant(own_broker, topic=topic, to="write")
-        sink = KafkaSink(topic, bootstrap=own_broker.logins, **login())
+        sink = KafkaSink(topic, bootstrap=KafkaAccess(own_broker.logins, **login()))
         full = stack(sink, Retry(), DeadLetter(letters))
         batcher = Batcher(full, limits=Limits(max_items=5, max_delay=0.01, max_pending_items=20))
         async with log_lines() as log, batcher:

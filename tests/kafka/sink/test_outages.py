@@ -24,7 +24,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate.batcher import LoopClock
-from sluicegate.kafka import KafkaSink
+from sluicegate.kafka import KafkaAccess, KafkaSink
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
@@ -80,7 +80,10 @@ async def under_load(
     """
     topic, letters, counts = await new_topic(broker, 4), MemorySink[Any](), Counts()
     sink = KafkaSink(
-        topic, bootstrap=broker.bootstrap, key="key", request_timeout=1.0, idempotent=idempotent
+        topic,
+        bootstrap=KafkaAccess(broker.bootstrap, request_timeout=1.0),
+        key="key",
+        idempotent=idempotent,
     )
     cut = [] if timeout is None else [Timeout(timeout)]
     batcher = Batcher(
@@ -150,7 +153,7 @@ def test_a_write_without_a_broker_ends_soon_and_is_unavailable_until_it_is_back(
 
     async def scenario() -> None:
         topic = await new_topic(own_broker)
-        sink = KafkaSink(topic, bootstrap=own_broker.bootstrap, request_timeout=0.5)
+        sink = KafkaSink(topic, bootstrap=KafkaAccess(own_broker.bootstrap, request_timeout=0.5))
         async with sink:
             doubtful, fresh = Written([1]), Written([2])
             await asyncio.to_thread(own_broker.pause)
@@ -184,7 +187,8 @@ def test_a_shutdown_without_a_broker_has_an_end(own_broker: OwnKafka, is_frozen:
     async def scenario() -> None:
         topic = await new_topic(own_broker)
         sink = KafkaSink(
-            topic, bootstrap=own_broker.bootstrap, request_timeout=30.0, close_timeout=0.5
+            topic,
+            bootstrap=KafkaAccess(own_broker.bootstrap, request_timeout=30.0, close_timeout=0.5),
         )
         limits = Limits(max_items=10, max_delay=0.01)
         batcher = Batcher(stack(sink, Retry()), limits=limits, name="gone")

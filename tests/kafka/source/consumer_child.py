@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sluicegate
-from sluicegate.consumer import TopicPartition
+from sluicegate.consumer import Commits, TopicPartition
 from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:
@@ -107,8 +107,7 @@ async def main(options: Options) -> None:
         name="audited",
         ordering="unordered",
         concurrency=20,
-        commit_every=COMMIT_EVERY,
-        commit_after=None,
+        commits=Commits(every=COMMIT_EVERY),
         drain=options.drain,
     )
     async with consumer:

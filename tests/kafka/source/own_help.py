@@ -70,12 +70,12 @@ def own_kafka() -> Generator[OwnKafka]:
 
 
 def login(password: str = PASSWORD) -> dict[str, Any]:
-    """The options of a client that logs in."""
+    """The options of an access that logs in."""
     return {
         "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": "PLAIN",
-        "sasl_plain_username": USER,
-        "sasl_plain_password": password,
+        "sasl_username": USER,
+        "sasl_password": password,
     }
 
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sluicegate import Consumer
-from sluicegate.consumer import ConsumerObserver, TopicPartition
+from sluicegate.consumer import Commits, ConsumerObserver, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -156,7 +156,7 @@ class Member:
         self.handled: list[tuple[int, int]] = []
         """Partition and offset of every finished message."""
         self._handler = handler
-        options = {"drain": 2.0, "commit_every": 0.1, "name": "storm", **options}
+        options = {"drain": 2.0, "commits": Commits(every=0.1), "name": "storm", **options}
         self.consumer = Consumer(source, observers=[self.watch], **options)
         self.is_open = False
         self._task: asyncio.Task[object] | None = None

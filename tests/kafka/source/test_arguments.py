@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.kafka.access_help import kafka_args
 
 from sluicegate import ClosedError, ConfigError, Consumer
 from sluicegate.kafka import KafkaSource
@@ -17,7 +18,9 @@ NO_ZONE = datetime(2026, 1, 1)  # this is the error
 
 
 def made(*topics: Any, **given: Any) -> KafkaSource:
-    return KafkaSource(*(topics or ("orders",)), **{**GOOD, **given})
+    args = {**GOOD, **given}
+    args = kafka_args(KafkaSource, args.pop("bootstrap"), **args)
+    return KafkaSource(*(topics or ("orders",)), **args)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +48,7 @@ def made(*topics: Any, **given: Any) -> KafkaSource:
                 "rebalance_timeout",
                 "max_poll_interval",
                 "commit_timeout",
-                "stop_timeout",
+                "close_timeout",
             )
             for value in (0, -1.0, "45", float("nan"), float("inf"), True, timedelta(0))
         ],
@@ -85,6 +88,7 @@ def test_topics_and_a_pattern_exclude_each_other_and_one_is_needed() -> None:
     ("option", "instead"),
     [
         ("bootstrap_servers", "bootstrap=..."),
+        ("sasl_plain_password", "use sasl_password=... of KafkaAccess"),
         ("group_id", "group=..."),
         ("group_instance_id", "instance=..."),
         ("auto_offset_reset", "start=..."),
@@ -114,7 +118,7 @@ def test_an_unknown_option_is_refused_and_no_value_is_shown() -> None:
 
 
 def test_no_repr_shows_a_secret() -> None:
-    source = made(sasl_plain_password="hunter2", security_protocol="SASL_PLAINTEXT")
+    source = made(sasl_password="hunter2", security_protocol="SASL_PLAINTEXT")
     assert repr(source) == "KafkaSource('orders', bootstrap='127.0.0.1:1', group='billing')"
     source = KafkaSource(pattern="orders.*", **GOOD)
     assert repr(source) == (

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from sluicegate.kafka import KafkaAccess
 from sluicegate.kafka.client.options import MemberOptions
 
 
 def options(**client: object) -> MemberOptions:
     return MemberOptions.of(
-        bootstrap="localhost:9092",
+        access=KafkaAccess("localhost:9092"),
         group="group",
         instance=None,
         session_timeout=45.0,
         rebalance_timeout=60.0,
         max_poll_interval=300.0,
         commit_timeout=5.0,
-        stop_timeout=5.0,
         client=client,
     )
 

@@ -11,7 +11,7 @@ from tests.kafka.source import kafka_help
 from sluicegate import ClosedError, ConfigError
 from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Position, TopicPartition
-from sluicegate.kafka import KafkaSource
+from sluicegate.kafka import KafkaAccess, KafkaSource
 from sluicegate.kafka.client.options import MemberOptions
 from sluicegate.kafka.client.session import Session
 from sluicegate.testing.conformance.source.subject import News, RecordingHost
@@ -87,14 +87,13 @@ async def test_a_seek_of_what_is_not_assigned_has_no_effect(
     topic = await kafka_help.new_topic(broker)
     session = Session.of(
         MemberOptions.of(
-            bootstrap=broker.bootstrap,
+            access=KafkaAccess(broker.bootstrap, close_timeout=2.0),
             group=topic,
             instance=None,
             session_timeout=3.0,
             rebalance_timeout=5.0,
             max_poll_interval=10.0,
             commit_timeout=2.0,
-            stop_timeout=2.0,
             client={},
         )
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.kafka.source import kafka_help
 
-from sluicegate.kafka import KafkaSource
+from sluicegate.kafka import KafkaAccess, KafkaSource
 from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
@@ -39,13 +39,12 @@ class TestKafkaSource(SourceConformance):
         client = kafka_help.new_name("client")
         source = KafkaSource(
             topic,
-            bootstrap=self.broker.bootstrap,
+            bootstrap=KafkaAccess(self.broker.bootstrap, client_id=client),
             group=topic,
             session_timeout=3.0,
             rebalance_timeout=5.0,
             commit_timeout=4.0,
-            client_id=client,
-            isolation_level="read_committed",
+            client={"isolation_level": "read_committed"},
         )
         self.names[source] = topic, client
         return source

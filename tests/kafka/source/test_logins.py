@@ -10,7 +10,7 @@ from tests.kafka.source.own_help import OwnKafka, grant, login
 from tests.kafka.source.storm_help import QUICK, log_lines, member, run
 from tests.kafka.source.test_troubles import delivers, troubled
 
-from sluicegate.kafka import KafkaSource
+from sluicegate.kafka import KafkaAccess, KafkaSource
 from sluicegate.kafka.source import sessions
 
 
@@ -30,7 +30,9 @@ def test_a_wrong_password_is_named_and_never_shown(
     async def scenario() -> None:
         topic = await new_topic(own_broker)
         source = KafkaSource(
-            topic, bootstrap=own_broker.logins, group=new_name("group"), **login(secret)
+            topic,
+            bootstrap=KafkaAccess(own_broker.logins, **login(secret)),
+            group=new_name("group"),
         )
         trouble = f"{own_broker.logins} has refused the login"
         async with troubled(source, trouble) as (reader, _):
@@ -53,7 +55,9 @@ def test_missing_rights_are_named_and_records_are_read_once_they_are_granted(
     async def scenario() -> None:
         topic, group = await new_topic(own_broker), new_name("group")
         await fill(own_broker, topic, 10)
-        source = KafkaSource(topic, bootstrap=own_broker.logins, group=group, **QUICK, **login())
+        source = KafkaSource(
+            topic, bootstrap=KafkaAccess(own_broker.logins, **login()), group=group, **QUICK
+        )
         async with log_lines() as log, member(source) as reader:
             await log.wait(f"not authorized to use the group '{group}'; it needs READ")
             assert not reader.consumer.ready

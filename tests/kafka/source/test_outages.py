@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
+from tests.kafka.access_help import kafka_args
 from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 from tests.kafka.source.proxy_help import Api, proxied
 from tests.kafka.source.storm_help import QUICK, log_lines, member, run
 from tests.kafka.source.truth_help import Truth
 
-from sluicegate.consumer import Position, TopicPartition
+from sluicegate.consumer import Commits, Position, TopicPartition
 from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 BOUNDED: dict[str, Any] = {
     **QUICK,
     "session_timeout": 3.0,
-    "stop_timeout": 0.5,
+    "close_timeout": 0.5,
     "commit_timeout": 0.5,
 }
 """A source that ends within a second."""
@@ -121,7 +122,7 @@ def test_a_full_window_with_slow_handlers_stays_a_member_beyond_the_longest_poll
         async with proxied(broker) as proxy, proxied(broker) as theirs:
             times: dict[str, Any] = {**QUICK, "commit_timeout": 0.5, "max_poll_interval": 1.5}
             source = KafkaSource(topic, bootstrap=proxy.bootstrap, group=group, **times)
-            async with member(source, handle, max_in_flight=5, drain=0.5) as reader:
+            async with member(source, handle, in_flight=5, drain=0.5) as reader:
                 await full.wait()
                 bare: Any = AIOKafkaConsumer(
                     topic,
@@ -152,7 +153,9 @@ def test_a_stop_has_an_end_while_the_broker_is(broker: EmbeddedKafka, how: str) 
         await fill(broker, topic, 10)
         async with proxied(broker) as proxy:
             before = asyncio.all_tasks()
-            source = KafkaSource(topic, bootstrap=proxy.bootstrap, group=group, **BOUNDED)
+            source = KafkaSource(
+                topic, **kafka_args(KafkaSource, proxy.bootstrap, group=group, **BOUNDED)
+            )
             async with member(source) as reader:
                 await reader.stored(10)
                 if how == "down":
@@ -189,7 +192,9 @@ def test_a_stop_in_the_middle_of_a_start_has_an_end(broker: EmbeddedKafka, api: 
         async with proxied(broker) as proxy:
             held = proxy.hold(api, "answer")
             before = asyncio.all_tasks()
-            source = KafkaSource(topic, bootstrap=proxy.bootstrap, group=group, **BOUNDED)
+            source = KafkaSource(
+                topic, **kafka_args(KafkaSource, proxy.bootstrap, group=group, **BOUNDED)
+            )
             async with member(source) as reader:
                 await held.arrived.wait()
                 async with asyncio.timeout(AT_MOST):
@@ -211,7 +216,9 @@ def test_a_stop_has_an_end_while_the_group_waits_for_another_member(
         async with proxied(broker) as one, proxied(broker) as other:
 
             def source(bootstrap: str) -> KafkaSource:
-                return KafkaSource(topic, bootstrap=bootstrap, group=group, **BOUNDED)
+                return KafkaSource(
+                    topic, **kafka_args(KafkaSource, bootstrap, group=group, **BOUNDED)
+                )
 
             async with member(source(one.bootstrap)) as leaving:
                 async with member(source(other.bootstrap)) as deaf:
@@ -248,7 +255,7 @@ def test_outages_of_every_kind_one_after_another_cost_nothing(
         async with proxied(own_broker, truth.check) as proxy:
             times: dict[str, Any] = {**QUICK, "session_timeout": 30, "commit_timeout": 0.5}
             source = KafkaSource(topic, bootstrap=proxy.bootstrap, group=group, **times)
-            async with member(source, handle, commit_every=0.02) as reader:
+            async with member(source, handle, commits=Commits(every=0.02)) as reader:
                 for turn in range(1, 9):
                     for partition in range(3):
                         await fill(own_broker, topic, 300, partition=partition, keys=40)

@@ -19,7 +19,7 @@ from tests.kafka.source import kafka_help
 
 from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Position, TopicPartition
-from sluicegate.kafka import KafkaSource
+from sluicegate.kafka import KafkaAccess, KafkaSource
 from sluicegate.kafka.client.session import Session
 from sluicegate.kafka.source.fetching import Fetcher
 from sluicegate.kafka.source.membership import Membership
@@ -47,12 +47,11 @@ class Member:
         self.client = kafka_help.new_name("client")
         self.source = KafkaSource(
             topic,
-            bootstrap=broker.bootstrap,
+            bootstrap=KafkaAccess(broker.bootstrap, client_id=self.client),
             group=topic,
             session_timeout=3.0,
             rebalance_timeout=5.0,
             commit_timeout=2.0,
-            client_id=self.client,
         )
         self.reader = ClaimReader(self.source, self.host)
 

@@ -27,7 +27,7 @@ from tests.kafka.source import kafka_help
 
 from sluicegate import Consumer
 from sluicegate.batcher import LoopClock
-from sluicegate.consumer import Position, SourceRecord, TopicPartition
+from sluicegate.consumer import Commits, Position, SourceRecord, TopicPartition
 from sluicegate.consumer.progress.offset_map import decode, encode
 from sluicegate.kafka import KafkaSource
 from sluicegate.testing.conformance.source.consumers import WatchedSource
@@ -44,7 +44,7 @@ QUICK: dict[str, Any] = {
     "session_timeout": 3.0,
     "rebalance_timeout": 5.0,
     "commit_timeout": 2.0,
-    "isolation_level": "read_committed",
+    "client": {"isolation_level": "read_committed"},
 }
 
 
@@ -102,7 +102,7 @@ async def consuming(
 ) -> AsyncIterator[Consumer]:
     """A member of the group of the topic's name that commits on demand."""
     source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, **QUICK)
-    settings: dict[str, Any] = {"commit_every": 3600.0, "drain": 0.0, **options}
+    settings: dict[str, Any] = {"commits": Commits(every=3600.0), "drain": 0.0, **options}
     async with Consumer(handling.watching(source), **settings) as consumer, asyncio.timeout(30):
         running = asyncio.get_running_loop().create_task(consumer.run(handling))
         try:
@@ -169,7 +169,7 @@ async def test_the_broker_has_exactly_what_is_finished(
             await kafka_help.fill(broker, topic, 20, partition=number, keys=20)
     await kafka_help.transact(broker, topic, (b"k", b""), partition=1, commit=False)
     positions: list[dict[TopicPartition, Position]] = []
-    async with consuming(broker, topic, handling, max_in_flight=200) as consumer:
+    async with consuming(broker, topic, handling, in_flight=200) as consumer:
         await handling.news.wait_for(lambda: len(handling.begun) >= 40)
         while len(handling.finished) < 120:
             await handling.news.wait_for(lambda: handling.running)

@@ -13,7 +13,7 @@ from tests.kafka.source.proxy_help import Api, proxied
 from tests.kafka.source.storm_help import QUICK, Member, member, run
 from tests.kafka.source.truth_help import Truth
 
-from sluicegate.consumer import TopicPartition
+from sluicegate.consumer import Commits, TopicPartition
 from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:
@@ -52,7 +52,11 @@ def test_records_that_arrive_before_their_stored_position_are_not_lost(
             lost = proxy.hold(Api.POSITIONS, "answer")
             again = iter([False, True])
             source = KafkaSource(
-                topic, bootstrap=proxy.bootstrap, group=group, retry_backoff_ms=10, **QUICK
+                topic,
+                bootstrap=proxy.bootstrap,
+                group=group,
+                **QUICK,
+                client={"retry_backoff_ms": 10},
             )
             async with member(source) as second:
                 await lost.arrived.wait()
@@ -108,7 +112,12 @@ async def _churn(
             source = KafkaSource(topic, bootstrap=proxy.bootstrap, group=group, **times)
             name = f"m{stage.number}"
             handle = stage.handler(name)
-            options = {"drain": 0.3, "commit_every": 0.02, "concurrency": 200, "name": name}
+            options = {
+                "drain": 0.3,
+                "commits": Commits(every=0.02),
+                "concurrency": 200,
+                "name": name,
+            }
             members.append(await stack.enter_async_context(member(source, handle, **options)))
 
         await join()

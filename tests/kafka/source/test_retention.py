@@ -116,8 +116,8 @@ def test_retention_that_passes_a_paused_partition_is_told_when_it_goes_on(
             topic,
             bootstrap=broker.bootstrap,
             group=group,
-            max_partition_fetch_bytes=2_000,  # most of the following records are not fetched yet
             **QUICK,
+            client={"max_partition_fetch_bytes": 2_000},  # most later records are not fetched yet
         )
         async with log_lines() as log, member(source) as reader:
             await reader.stored(10)

@@ -19,7 +19,8 @@ from tests.sinks.test_silent_connections import black_hole, join
 
 from sluicegate import Consumer
 from sluicegate.batcher import LoopClock
-from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
+from sluicegate.consumer import Commits
+from sluicegate.kafka import ConfluentKafkaSource, KafkaAccess, KafkaSource
 
 if TYPE_CHECKING:
     from sluicegate import Message
@@ -37,9 +38,8 @@ def aiokafka(topic: str, port: int) -> Any:
 def aiokafka_quick(topic: str, port: int) -> Any:
     return KafkaSource(
         topic,
-        bootstrap=f"{HOST}:{port}",
+        bootstrap=KafkaAccess(f"{HOST}:{port}", request_timeout=QUICK),
         group=new_name("group"),
-        request_timeout_ms=round(QUICK * 1000),
     )
 
 
@@ -69,7 +69,7 @@ async def test_a_reader_continues_on_new_connections_and_ends_within_its_bound(
 
     async with black_hole(int(broker.bootstrap.rpartition(":")[2])) as hole, log_lines() as log:
         source = made(topic, hole.port)
-        consumer = Consumer(source, name="silent", drain=DRAIN, commit_every=0.2)
+        consumer = Consumer(source, name="silent", drain=DRAIN, commits=Commits(every=0.2))
         running = asyncio.ensure_future(consumer.run(handle))
         await handled[9].wait()
         hole.swallow()

@@ -82,7 +82,11 @@ def test_a_commit_whose_answer_was_lost_is_not_sent_again_under_the_next_generat
             await fill(broker, topic, 10, partition=partition)
         async with proxied(broker) as proxy:
             source = KafkaSource(
-                topic, bootstrap=proxy.bootstrap, group=group, retry_backoff_ms=2500, **SOON
+                topic,
+                bootstrap=proxy.bootstrap,
+                group=group,
+                **SOON,
+                client={"retry_backoff_ms": 2500},
             )
             lost = proxy.hold(Api.COMMIT, "answer")
             async with member(source) as old:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sluicegate.kafka.arguments import Start
     from sluicegate.testing import EmbeddedKafka
 
-OFTEN: dict[str, Any] = {**QUICK, "metadata_max_age_ms": 200}
+OFTEN: dict[str, Any] = {**QUICK, "client": {"metadata_max_age_ms": 200}}
 
 
 @pytest.mark.parametrize("start", ["latest", pytest.param("earliest", marks=pytest.mark.soak)])

@@ -14,6 +14,7 @@ from tests.kafka.source.kafka_help import (
 )
 
 from sluicegate import Consumer
+from sluicegate.consumer import Poison
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
 from sluicegate.sinks import MemorySink
 
@@ -26,7 +27,7 @@ BAD = {0, 120, 121, 299}
 
 
 SOURCES: dict[Any, dict[str, Any]] = {
-    KafkaSource: {"isolation_level": "read_committed"},
+    KafkaSource: {"client": {"isolation_level": "read_committed"}},
     ConfluentKafkaSource: {},
 }
 """Each class, with the options for reading committed records only."""
@@ -54,7 +55,7 @@ async def test_its_neighbours_in_a_batch_are_handled_once_and_in_order(
     group = new_name("group")
     source = source_type(topic, bootstrap=broker.bootstrap, group=group, **SOURCES[source_type])
     async with Consumer(
-        source, drain=1.0, poison="skip", dead_letters=letters, max_in_flight=60
+        source, drain=1.0, poison=Poison("skip", dead_letters=letters), in_flight=60
     ) as consumer:
 
         async def handle(message: Message) -> None:

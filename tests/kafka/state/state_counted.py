@@ -11,7 +11,7 @@ from tests.kafka.state.state_topics import settled_state
 
 from sluicegate import Consumer
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import TopicPartition
+from sluicegate.consumer import Commits, TopicPartition
 from sluicegate.kafka import KafkaSource, KafkaState
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ class Counted:
         source = KafkaSource(self.topic, bootstrap=self.broker.bootstrap, **of_source)
         async with (
             KafkaState(**given) as state,
-            Consumer(state.attach(source), ordering="partition", commit_every=0.01) as consumer,
+            Consumer(
+                state.attach(source), ordering="partition", commits=Commits(every=0.01)
+            ) as consumer,
             asyncio.TaskGroup() as tasks,
         ):
             run = tasks.create_task(consumer.run_events(self.handle, state=state))

@@ -20,8 +20,8 @@ from tests.sinks.test_silent_connections import black_hole
 
 from sluicegate import ConfigError, Consumer
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import TopicPartition
-from sluicegate.kafka import KafkaRecord, KafkaSource, KafkaState
+from sluicegate.consumer import Commits, Poison, TopicPartition
+from sluicegate.kafka import KafkaAccess, KafkaRecord, KafkaSource, KafkaState
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -58,11 +58,13 @@ async def consumed(
 ) -> AsyncGenerator[Consumer]:
     """A consumer with state that runs until the block ends and is empty by then."""
     async with (
-        KafkaState(topic=name, bootstrap=through or broker.bootstrap, request_timeout=1.0) as state,
+        KafkaState(
+            bootstrap=KafkaAccess(through or broker.bootstrap, request_timeout=1.0), topic=name
+        ) as state,
         Consumer(
             state.attach(KafkaSource(topic, bootstrap=broker.bootstrap, group=group)),
             ordering="partition",
-            commit_every=0.01,
+            commits=Commits(every=0.01),
             **options,
         ) as consumer,
         asyncio.TaskGroup() as tasks,
@@ -100,11 +102,16 @@ async def test_silent_connections(broker: EmbeddedKafka) -> None:
         where = f"{HOST}:{hole.port}"
 
         async def run() -> None:
-            source = KafkaSource(topic, bootstrap=where, group=group, request_timeout_ms=2000)
+            source = KafkaSource(
+                topic, bootstrap=KafkaAccess(where, request_timeout=2.0), group=group
+            )
             async with (
-                KafkaState(topic=name, bootstrap=where, request_timeout=1.0) as state,
+                KafkaState(bootstrap=KafkaAccess(where, request_timeout=1.0), topic=name) as state,
                 Consumer(
-                    state.attach(source), ordering="partition", commit_every=0.01, drain=0.3
+                    state.attach(source),
+                    ordering="partition",
+                    commits=Commits(every=0.01),
+                    drain=0.3,
                 ) as consumer,
             ):
                 await consumer.run_events(counting.handle, jobs=[counting.jobs], state=state)
@@ -304,7 +311,7 @@ async def test_something_else_is_forwarded(broker: EmbeddedKafka, record: object
         if context.message.offset == 0:
             context.forward(record)
 
-    options: dict[str, Any] = {"poison": "skip", "dead_letters": letters.extend}
+    options: dict[str, Any] = {"poison": Poison("skip", dead_letters=letters.extend)}
     async with consumed(broker, topic, group, name, handle, **options):
         await until(broker, group, 2)
     assert ["must be a KafkaRecord" in each.message for each in letters] == [True]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import sluicegate
 from sluicegate import Consumer, Nak, RetryPolicy, Terminate
-from sluicegate.consumer import ConsumerObserver
+from sluicegate.consumer import Commits, ConsumerObserver
 from sluicegate.nats import JetStreamSource
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ async def consume(options: Options) -> None:
         source,
         name="child",
         concurrency=options.concurrency,
-        max_in_flight=options.max_in_flight,
+        in_flight=options.max_in_flight,
         drain=options.drain,
-        commit_every=0.05,
+        commits=Commits(every=0.05),
         retry=RetryPolicy(attempts=1_000),
         poison="skip",
         observers=[audit],

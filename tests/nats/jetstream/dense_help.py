@@ -161,7 +161,6 @@ class DenseSource:
     capabilities = replace(JetStreamSource.capabilities, extends=False)
 
     def __init__(self, source: JetStreamSource, topic: DenseTopic) -> None:
-        self.traits = source.traits
         self._source = source
         self._topic = topic
         self._host: DenseHost | None = None

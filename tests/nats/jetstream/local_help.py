@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tests.postgres.queues.source.outages_help import Telling
 
 from sluicegate import Consumer
+from sluicegate.consumer import Commits
 from sluicegate.nats import JetStreamSource
 
 if TYPE_CHECKING:
@@ -99,7 +100,12 @@ async def running(
 ) -> AsyncIterator[Running]:
     """A consumer of a stream with these options for itself and its source."""
     given: dict[str, Any] = {"durable": "d", "servers": server.url, "ack_wait": 1.0, **source}
-    others: dict[str, Any] = {"name": "here", "commit_every": 0.02, "drain": 2.0, **(options or {})}
+    others: dict[str, Any] = {
+        "name": "here",
+        "commits": Commits(every=0.02),
+        "drain": 2.0,
+        **(options or {}),
+    }
     made = Running(Watched(stream, **given))
     made.consumer = Consumer(made.source, **others)
     async with asyncio.timeout(40), made.consumer as consumer:

@@ -11,6 +11,7 @@ from tests.nats.jetstream.local_help import advisories, running
 from tests.nats.jetstream.streams_help import Stream, new_stream, until
 
 from sluicegate import Nak, RetryPolicy, Terminate, ToDeadLetter
+from sluicegate.consumer import InFlight, Poison
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ async def test_what_is_given_up_is_terminated_and_the_rest_is_acknowledged(
     ):
         await stream.publish("a", "", "dead", "", "")
         await stream.publish("b", "term", "", "dead")
-        options = {"poison": "skip", "dead_letters": letters, "retry": RetryPolicy(attempts=2)}
+        options = {"poison": Poison("skip", dead_letters=letters), "retry": RetryPolicy(attempts=2)}
         async with running(embedded_nats, stream.name, options=options) as here:
             here.answers = {
                 b"term": lambda _: Terminate("no use"),
@@ -151,7 +152,7 @@ async def test_payloads_of_more_than_one_request_arrive(own: EmbeddedNats) -> No
     async with new_stream(own) as stream:
         small, large = "x" * (1 << 20), "x" * (20 << 20)
         sent = [(await stream.publish("a", each))[0] for each in (small, large, small, large)]
-        options = {"max_in_flight_bytes": 64 << 20}
+        options = {"in_flight": InFlight(bytes=64 << 20)}
         async with running(own, stream.name, options=options, ack_wait=5.0) as here:
             await here.handled(*sent)
             assert here.ended == sent

@@ -10,6 +10,7 @@ from tests.nats.jetstream.streams_help import new_stream
 from tests.postgres.streams.source.test_fetch_sizes import peak_below
 
 from sluicegate import Consumer
+from sluicegate.consumer import InFlight
 from sluicegate.nats import JetStreamSource
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ async def test_memory_is_twice_the_window_and_a_few_messages(
         async def handle_all() -> None:
             nonlocal consumer
             source = JetStreamSource(stream.name, durable="d", servers=embedded_nats.url)
-            consumer = Consumer(source, name="c", max_in_flight_bytes=window, concurrency=2)
+            consumer = Consumer(source, name="c", in_flight=InFlight(bytes=window), concurrency=2)
             await consumer.run(handle)
 
         await stream.publish("first", "")  # loads modules

@@ -10,6 +10,7 @@ from tests.nats.jetstream.dense_help import publish_raw
 
 import nats
 from sluicegate import Consumer
+from sluicegate.consumer import Poison
 from sluicegate.nats import JetStreamSource
 from sluicegate.sinks import MemorySink
 
@@ -95,7 +96,7 @@ async def unusual(url: str) -> tuple[list[Any], list[Any]]:
     await publish_raw(url, f"{name}.dan".encode())
     letters = MemorySink[Any]()
     source = JetStreamSource(name, servers=url, durable="d", prefetch=2)
-    consumer = Consumer(source, name="headers", poison="skip", dead_letters=letters)
+    consumer = Consumer(source, name="headers", poison=Poison("skip", dead_letters=letters))
     found: list[Any] = []
 
     async def handle(message: Message) -> None:

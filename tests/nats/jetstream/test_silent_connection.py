@@ -14,6 +14,7 @@ from tests.sinks.test_silent_connections import black_hole
 
 from sluicegate import Consumer
 from sluicegate.batcher import LoopClock
+from sluicegate.consumer import Commits
 from sluicegate.nats import JetStreamSource
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ async def test_a_consumer_closes_within_its_drain_and_a_second(
 
     async with black_hole(int(embedded_nats.url.rpartition(":")[2])) as hole:
         source = JetStreamSource(name, servers=f"nats://{HOST}:{hole.port}", durable="d")
-        consumer = Consumer(source, name="silent", drain=DRAIN, commit_every=10.0)
+        consumer = Consumer(source, name="silent", drain=DRAIN, commits=Commits(every=10.0))
         running = asyncio.ensure_future(consumer.run(handle))
         await handled.wait()
         assert hole.swallow() == 1

@@ -23,6 +23,7 @@ from sluicegate import (
     TransientError,
     UnavailableError,
 )
+from sluicegate._core.tls import TlsFiles
 from sluicegate.nats import connection
 from sluicegate.nats.connection import (
     ConnectionEvents,
@@ -37,7 +38,6 @@ from sluicegate.nats.connection import (
 from sluicegate.nats.errors import api_error, no_stream
 from sluicegate.nats.options import NatsOptions
 from sluicegate.nats.sink.sink import classify_nats
-from sluicegate.spark.pipeline.sinks import TlsFiles
 from sluicegate.testing import embedded_nats as start_nats
 from sluicegate.testing.servers.require import there_or_skip
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sluicegate import ConfigError
+from sluicegate._core.tls import TlsFiles
 from sluicegate.nats.options import NatsOptions
-from sluicegate.spark.pipeline.sinks import TlsFiles
 
 SECRET = "s3cret"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
+from tests.postgres.access_help import access_from
 from tests.postgres.pooler.crowd import crowd
 from tests.postgres.sink.postgres_help import (
     batch_of,
@@ -42,7 +43,8 @@ async def pool_of(dsn: str, **options: Any) -> AsyncGenerator[asyncpg.Pool[Any]]
 
 
 def on(pool: Any, table: str, **options: Any) -> PostgresSink:
-    return PostgresSink(pool=pool, table=table, columns=("id", "word"), **options)
+    given = {"pool": pool, **options}
+    return PostgresSink(access_from(None, given), table=table, columns=("id", "word"), **given)
 
 
 def rows(start: int, count: int = 60) -> list[tuple[int, str]]:
@@ -198,18 +200,17 @@ async def test_a_pool_that_cannot_serve_is_told(
             {
                 "prepared_statements": True,
                 "pool": None,
-                "dsn": PostgresAccess(
-                    "postgresql://db", connect_options={"statement_cache_size": 0}
-                ),
+                "dsn": "postgresql://db",
+                "connect_options": {"statement_cache_size": 0},
             },
             "prepared_statements",
         ),
     ],
 )
 def test_a_wrong_choice_is_named(options: dict[str, Any], name: str) -> None:
-    usual: dict[str, Any] = {"table": "t", "columns": ("id",), "pool": dict}
+    given: dict[str, Any] = {"pool": dict, **options}
     with pytest.raises(ConfigError, match=f"^{name}="):
-        PostgresSink(**{**usual, **options})
+        PostgresAccess(**given)
 
 
 # -- prepared statements ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from state_help import state_tables
 
 from sluicegate import Consumer
-from sluicegate.consumer import MemoryLog, MemorySource, Record
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 from sluicegate.postgres.state import table
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ async def run(tables: StateTables, dsn: str, count: int) -> None:
     async with (
         tables.state(dsn=dsn) as state,
         Consumer(
-            state.attach(MemorySource(log, ends=True)), ordering="partition", commit_every=0.01
+            state.attach(MemorySource(log, ends=True)),
+            ordering="partition",
+            commits=Commits(every=0.01),
         ) as consumer,
     ):
         await consumer.run_events(total, state=state)

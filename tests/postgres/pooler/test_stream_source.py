@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
-from sluicegate.postgres import PostgresStreamSource
+from sluicegate.postgres import PostgresAccess, PostgresStreamSource
 from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
@@ -31,7 +31,10 @@ async def test_the_poll_alone_delivers(
     await install_log(log)
     host = RecordingHost()
     reader = PostgresStreamSource(
-        bouncer.dsn, subscription="s", schema=log.schema, poll=0.05, close_timeout=2.0
+        PostgresAccess(bouncer.dsn, close_timeout=2.0),
+        subscription="s",
+        schema=log.schema,
+        poll=0.05,
     )
     async with asyncio.timeout(20), log.connected() as con, reader.open(host):
         claims = await host.wait_for_claims(256)

@@ -13,7 +13,7 @@ from tests.postgres.sink.postgres_help import proxied
 from tests.postgres.streams.log_help import Log, role
 
 from sluicegate import ClosedError, ConfigError, RefusedError, UnavailableError
-from sluicegate.postgres import QueueAdmin, install_streams
+from sluicegate.postgres import PostgresAccess, QueueAdmin, install_streams
 from sluicegate.postgres.queues.queries import QueueQueries
 from sluicegate.postgres.queues.settings import QueueSettings
 
@@ -231,7 +231,9 @@ async def test_a_wrong_schema_or_role_is_one_clear_error(
 
 async def test_statements_work_unprepared_behind_a_pooler(log: Log) -> None:
     """Each is already in a transaction block, and changes of several statements stay atomic."""
-    async with QueueAdmin(log.dsn, schema=log.schema, prepared_statements=False) as admin:
+    async with QueueAdmin(
+        PostgresAccess(log.dsn, prepared_statements=False), schema=log.schema
+    ) as admin:
         await admin.create("mails", sticky=True)
         routing = await admin.routing("mails", "g")
         await routing.assign([(0, 65_535, "A")])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import asyncpg
+from tests.postgres.access_help import access_from
 
 from sluicegate import RefusedError, RowBatch, send
 from sluicegate.postgres import PostgresAccess, PostgresSink
@@ -37,12 +38,9 @@ class Database:
         columns: Sequence[str] = ("id", "word"),
         *,
         dsn: str | PostgresAccess | None = None,
-        connect_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> PostgresSink:
-        given = dsn or self.dsn
-        if connect_options is not None:
-            given = PostgresAccess(str(given), connect_options=connect_options)
+        given = access_from(dsn or self.dsn, options)
         return PostgresSink(given, table=self.table, columns=columns, **options)
 
     async def rows(self, order: str = "1, 2") -> list[tuple[Any, ...]]:

@@ -13,6 +13,7 @@ import cloudpickle  # type: ignore[import-untyped,unused-ignore]  # published wi
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.postgres.access_help import access_from
 
 from sluicegate import (
     ClosedError,
@@ -41,7 +42,7 @@ P, T, U, H, R = (
 
 def to_events(dsn: str | PostgresAccess | None = None, **options: Any) -> PostgresSink:
     usual: dict[str, Any] = {"table": "events", "columns": ("user_id", "action", "ts")}
-    return PostgresSink(dsn, **{**usual, **options})
+    return PostgresSink(access_from(dsn, options), **{**usual, **options})
 
 
 def server_error(state: str, **fields: str) -> asyncpg.PostgresError:
@@ -228,10 +229,11 @@ def test_a_quoted_name_cannot_end_early(name: str) -> None:
         ({"statement_timeout": -1}, "statement_timeout"),
         ({"pool": object()}, "pool"),
         ({"pool": lambda: None, "dsn": DSN}, "dsn"),
-        ({"pool": lambda: None, "dsn": PostgresAccess(DSN)}, "dsn"),
         ({"dsn": "mysql://someone:hush@there"}, "dsn"),
         ({"dsn": "postgresql://someone:hush@there:port/x"}, "dsn"),
         ({"dsn": 5}, "dsn"),
+        ({"dsn": None}, "dsn"),
+        ({"password": "x", "pool": lambda: None}, "password"),
     ],
 )
 def test_a_bad_argument_is_named_at_construction(arguments: dict[str, Any], name: str) -> None:

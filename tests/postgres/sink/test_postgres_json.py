@@ -232,13 +232,13 @@ async def test_a_codec_of_the_users_encodes_by_itself(
     again because of a bad row; `doc` keeps asyncpg's own codec.
     """
     dsn = embedded_postgres.dsn
-    options: dict[str, Any] = {"dsn": PostgresAccess(dsn, connect_options={"init": hook})}
+    access = PostgresAccess(dsn, connect_options={"init": hook})
     if by_pool:
-        options = {"pool": lambda: asyncpg.create_pool(dsn, init=hook, min_size=0)}
+        access = PostgresAccess(pool=lambda: asyncpg.create_pool(dsn, init=hook, min_size=0))
     async with database(dsn, "id int PRIMARY KEY, word jsonb, doc json") as db:
         ways: list[dict[str, Any]] = [{"statement": "insert"}, {"copy_threshold": 1}]
         for way in ways:
-            sink = PostgresSink(table=db.table, columns=("id", "word", "doc"), **way, **options)
+            sink = PostgresSink(access, table=db.table, columns=("id", "word", "doc"), **way)
             await db.con.execute(f"TRUNCATE {db.table}")
             async with sink:
                 rows = [(1, {"n": 1}, {"n": 1}), (None, {"n": 1}, None), (2, {"n": 1}, [2])]

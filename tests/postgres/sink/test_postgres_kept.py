@@ -16,7 +16,7 @@ from tests.postgres.sink.postgres_help import (
     written,
 )
 
-from sluicegate.postgres import PostgresSink
+from sluicegate.postgres import PostgresAccess, PostgresSink
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock
@@ -95,7 +95,7 @@ async def test_a_pool_of_the_applications_has_its_connections_back_after_each_wr
     async with (
         database(embedded_postgres.dsn, COLUMNS) as db,
         asyncpg.create_pool(db.dsn, min_size=0, max_size=1) as pool,
-        PostgresSink(pool=pool, table=db.table, columns=("id", "word")) as sink,
+        PostgresSink(PostgresAccess(pool=pool), table=db.table, columns=("id", "word")) as sink,
     ):
         await one_by_one(sink, range(3))
         assert (pool.get_size(), pool.get_idle_size()) == (1, 1)

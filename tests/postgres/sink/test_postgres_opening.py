@@ -9,7 +9,7 @@ import pytest
 from tests.postgres.sink.postgres_help import database, written
 
 from sluicegate import ConfigError, UnavailableError
-from sluicegate.postgres import PostgresSink
+from sluicegate.postgres import PostgresAccess, PostgresSink
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock
@@ -136,7 +136,7 @@ async def test_a_conflict_key_must_be_unique_in_the_table(
 
 async def test_a_function_that_makes_no_pool_is_named(real_clock: LoopClock) -> None:
     with pytest.raises(ConfigError, match="pool='dict'"):
-        async with PostgresSink(table="events", columns=("id",), pool=dict):
+        async with PostgresSink(PostgresAccess(pool=dict), table="events", columns=("id",)):
             pass
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.postgres.sink.postgres_help import batch_of, database, outcomes, proxied, written
 
 from sluicegate import Batcher, ConfigError, Limits, Outcome, send
-from sluicegate.postgres import PostgresSink
+from sluicegate.postgres import PostgresAccess, PostgresSink
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock
@@ -193,10 +193,12 @@ async def test_a_pool_smaller_than_was_said_is_refused(
 
     async with database(embedded_postgres.dsn) as db:
         with pytest.raises(ConfigError, match=r"pool_size=5: .* 4 connections"):
-            async with PostgresSink(table=db.table, columns=("id", "word"), pool=pool, pool_size=5):
+            async with PostgresSink(
+                PostgresAccess(pool=pool), table=db.table, columns=("id", "word"), pool_size=5
+            ):
                 pass
         assert made[0].is_closing()
         async with PostgresSink(
-            table=db.table, columns=("id", "word"), pool=pool, pool_size=3
+            PostgresAccess(pool=pool), table=db.table, columns=("id", "word"), pool_size=3
         ) as sink:
             assert await written(sink, words(3)) == {}

@@ -13,7 +13,7 @@ import pytest
 from tests.postgres.sink.postgres_help import batch_of, database, outcomes, proxied, written
 
 from sluicegate import Batcher, Outcome, PermanentError, RefusedError, Timeout, send
-from sluicegate.postgres import PostgresSink
+from sluicegate.postgres import PostgresAccess, PostgresSink
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock
@@ -384,7 +384,10 @@ async def test_a_function_may_make_the_pool_and_the_sink_closes_it(
 
     async with database(embedded_postgres.dsn) as db:
         async with PostgresSink(
-            table=db.table, columns=("id", "word"), pool=later if awaited else now, pool_size=2
+            PostgresAccess(pool=later if awaited else now),
+            table=db.table,
+            columns=("id", "word"),
+            pool_size=2,
         ) as sink:
             assert await written(sink, words(60)) == {}
             assert not made[0].is_closing()

@@ -10,7 +10,7 @@ from state_help import state_tables
 
 from sluicegate import Consumer
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import MemoryLog, MemorySource, Record
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 
 if TYPE_CHECKING:
     from sluicegate.consumer.jobs import EventContext
@@ -49,7 +49,7 @@ async def test_a_trigger_that_leaves_rows_out_stops_the_commits_until_it_is_gone
         state_tables(embedded_postgres.dsn) as tables,
         tables.state() as state,
         Consumer(
-            state.attach(MemorySource(log)), ordering="partition", commit_every=0.01
+            state.attach(MemorySource(log)), ordering="partition", commits=Commits(every=0.01)
         ) as consumer,
         asyncio.TaskGroup() as tasks,
         asyncio.timeout(20.0),

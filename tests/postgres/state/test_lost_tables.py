@@ -13,7 +13,7 @@ from tests.kafka.source.kafka_help import fill, new_topic, store, stored
 
 from sluicegate import ConfigError, Consumer
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import MemoryLog, MemorySource, Position, TopicPartition
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Position, TopicPartition
 from sluicegate.flow.state.changes import COPY
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ async def test_tables_that_are_lost(
         source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic)
         async with (
             tables.state() as state,
-            Consumer(state.attach(source), ordering="partition", commit_every=0.01) as consumer,
+            Consumer(
+                state.attach(source), ordering="partition", commits=Commits(every=0.01)
+            ) as consumer,
             asyncio.timeout(30.0),
         ):
             task = asyncio.create_task(consumer.run_events(handle, state=state))

@@ -14,7 +14,7 @@ from tests.postgres.sink.postgres_help import proxied
 
 from sluicegate import Consumer
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import MemoryLog, MemorySource, Record
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 from sluicegate.testing import embedded_postgres as started
 from sluicegate.testing.servers.require import there_or_skip
 
@@ -62,7 +62,9 @@ async def _run(tables: StateTables, log: MemoryLog) -> DrainReport:
     async with (
         tables.state() as state,
         Consumer(
-            state.attach(MemorySource(log, ends=True)), ordering="partition", commit_every=0.01
+            state.attach(MemorySource(log, ends=True)),
+            ordering="partition",
+            commits=Commits(every=0.01),
         ) as consumer,
     ):
         return await consumer.run_events(counting.handle, jobs=[counting.jobs], state=state)
@@ -80,7 +82,9 @@ async def test_answers_to_commits_are_lost(
         proxied(tables.dsn) as (proxy, through),
         tables.state(dsn=through) as state,
         Consumer(
-            state.attach(MemorySource(log, ends=True)), ordering="partition", commit_every=0.01
+            state.attach(MemorySource(log, ends=True)),
+            ordering="partition",
+            commits=Commits(every=0.01),
         ) as consumer,
     ):
         running = asyncio.create_task(
@@ -108,7 +112,7 @@ async def test_a_server_that_was_read_only(embedded_postgres: EmbeddedPostgres) 
         state_tables(embedded_postgres.dsn) as tables,
         tables.state() as state,
         Consumer(
-            state.attach(MemorySource(log)), ordering="partition", commit_every=0.01
+            state.attach(MemorySource(log)), ordering="partition", commits=Commits(every=0.01)
         ) as consumer,
         asyncio.TaskGroup() as tasks,
         asyncio.timeout(30.0),

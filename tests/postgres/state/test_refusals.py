@@ -12,7 +12,7 @@ import pytest
 from state_help import state_tables
 
 from sluicegate import ClosedError, ConfigError, Consumer
-from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Record
+from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Poison, Record
 from sluicegate.errors import SluicegateWarning
 from sluicegate.postgres import PostgresQueueSource, PostgresState
 
@@ -161,7 +161,7 @@ async def test_sources_that_keep_their_positions(embedded_postgres: EmbeddedPost
             async with Consumer(source(), ordering="partition") as consumer:
                 with pytest.raises(ConfigError, match=r"Consumer\(state.attach\(source\)\)"):
                     await consumer.run_events(handle, state=state)
-            parks: Any = {"parked": MemoryParkStore(), "poison": "park_key"}
+            parks: Any = {"poison": Poison("park_key", parked=MemoryParkStore())}
             with pytest.warns(SluicegateWarning, match="loses parked"):
                 parking = Consumer(attached, ordering="partition", **parks)
             async with parking as consumer:

@@ -18,7 +18,7 @@ from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
 from sluicegate import Consumer
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import MemoryLog, MemorySource, Record
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 from sluicegate.consumer.jobs import event_run as state_keeping
 from sluicegate.errors import PositionLost
 from sluicegate.kafka import KafkaRecord, KafkaSink
@@ -55,7 +55,7 @@ class Counting:
         async with (
             self._tables.state() as state,
             Consumer(
-                state.attach(source), ordering="partition", commit_every=0.01, **options
+                state.attach(source), ordering="partition", commits=Commits(every=0.01), **options
             ) as consumer,
         ):
             await consumer.run_events(self.handle, state=state)

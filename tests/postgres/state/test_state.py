@@ -12,7 +12,7 @@ from state_help import state_tables
 
 from sluicegate import ConfigError, Consumer, Nak, RetryPolicy
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import MemoryLog, MemorySource, Record
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Poison, Record
 from sluicegate.consumer.jobs import Incomplete, Interjector
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def run(
     **options: Any,
 ) -> DrainReport:
     """Handle all records of a log."""
-    settings: dict[str, Any] = {"commit_every": 0.01, **options}
+    settings: dict[str, Any] = {"commits": Commits(every=0.01), **options}
     async with (
         tables.state(**(state or {})) as opened,
         Consumer(
@@ -121,8 +121,7 @@ async def test_a_value_that_cannot_be_kept(embedded_postgres: EmbeddedPostgres, 
             tables,
             log_of(5),
             handle,
-            poison="skip",
-            dead_letters=letters.extend,
+            poison=Poison("skip", dead_letters=letters.extend),
             retry=RetryPolicy(attempts=1),
         )
         assert await tables.stored() == (5, {"n": 4})
@@ -298,7 +297,7 @@ async def test_a_partition_full_of_changes_waits(embedded_postgres: EmbeddedPost
         Consumer(
             state.attach(MemorySource(log_of(200), ends=True)),
             ordering="partition",
-            commit_every=60.0,
+            commits=Commits(every=60.0),
         ) as consumer,
     ):
         async with running(consumer.run_events(handle, state=state)) as task:
@@ -335,7 +334,7 @@ async def test_interjections_of_a_quiet_partition(embedded_postgres: EmbeddedPos
         state_tables(embedded_postgres.dsn) as tables,
         tables.state() as state,
         Consumer(
-            state.attach(MemorySource(log_of(2))), ordering="partition", commit_every=60.0
+            state.attach(MemorySource(log_of(2))), ordering="partition", commits=Commits(every=60.0)
         ) as consumer,
     ):
         async with running(consumer.run_events(handle, state=state)):
@@ -394,7 +393,9 @@ async def test_a_consumer_that_reads_its_state(embedded_postgres: EmbeddedPostgr
         log = log_of(3)
         await tables.con.execute(f'BEGIN; LOCK TABLE "{tables.table}"')
         async with Consumer(
-            state.attach(MemorySource(log, ends=True)), ordering="partition", commit_every=0.01
+            state.attach(MemorySource(log, ends=True)),
+            ordering="partition",
+            commits=Commits(every=0.01),
         ) as consumer:
             task = asyncio.create_task(consumer.run_events(_count, state=state))
             while consumer.health().not_ready != READING:

@@ -9,6 +9,7 @@ from state_help import state_tables
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
 from sluicegate import Consumer
+from sluicegate.consumer import Commits
 from sluicegate.postgres import PostgresStreamSource
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ async def test_streams_of_many_slots(embedded_postgres: EmbeddedPostgres) -> Non
         )
         async with (
             tables.state() as state,
-            Consumer(state.attach(source), ordering="partition", commit_every=0.01) as consumer,
+            Consumer(
+                state.attach(source), ordering="partition", commits=Commits(every=0.01)
+            ) as consumer,
         ):
             await consumer.run_events(handle, state=state)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.postgres.access_help import access_from
+
 from sluicegate import Consumer
 from sluicegate.postgres import PostgresStreamSource
 from sluicegate.postgres.streams.selection import StreamSelection
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 def served(log: Log, name: str = "s", **options: Any) -> PostgresStreamSource:
     """A source of the subscription."""
     given: dict[str, Any] = {"poll": 0.02, "close_timeout": 2.0, **options}
-    return PostgresStreamSource(log.dsn, subscription=name, schema=log.schema, **given)
+    return PostgresStreamSource(
+        access_from(log.dsn, given), subscription=name, schema=log.schema, **given
+    )
 
 
 async def consumed(log: Log, name: str = "s", **options: Any) -> list[int]:

@@ -14,7 +14,7 @@ from tests.postgres.streams.log_help import Log, installed, role
 from tests.postgres.streams.served_help import consumed, served, stored_offsets
 
 from sluicegate import ConfigError, Consumer, RetryPolicy
-from sluicegate.consumer import ConsumerObserver, ParkedRecord
+from sluicegate.consumer import ConsumerObserver, ParkedRecord, Poison
 from sluicegate.postgres import PostgresParkStore, install_streams
 from sluicegate.postgres.streams.selection import slot_of
 from sluicegate.testing.conformance import ParkStoreConformance
@@ -126,7 +126,9 @@ async def test_a_subscription_parks_a_key_also_when_its_positions_were_not_store
         store = PostgresParkStore(log.dsn, schema=log.schema)
         once = RetryPolicy(attempts=1, unlisted_attempts=1)
         source = served(log, **options)
-        return Consumer(source, name="c", parked=store, retry=once, observers=observers)
+        return Consumer(
+            source, name="c", poison=Poison(parked=store), retry=once, observers=observers
+        )
 
     async with log.connected() as con:
         await log.append(con, "a-1", 0, 1)

@@ -21,6 +21,7 @@ from sluicegate.cli import main
 from sluicegate.consumer import Move, ParkedRecord, Position, TopicPartition
 from sluicegate.errors import TransactionLost
 from sluicegate.postgres import (
+    PostgresAccess,
     PostgresAdvisoryLocks,
     PostgresEffects,
     PostgresParkStore,
@@ -66,9 +67,11 @@ class Client(NamedTuple):
 
 
 def _client(kind: Any, *calls: Callable[[Any], Awaitable[object]], **options: Any) -> Client:
-    given = {"close_timeout": SOON, "answer_timeout": SOON, **options}
-    given = {name: value for name, value in given.items() if value is not None}
-    return Client(lambda log, dsn: kind(dsn, schema=log.schema, **given), calls)
+    def opened(log: Log, dsn: str) -> Any:
+        access = PostgresAccess(dsn, close_timeout=SOON, answer_timeout=SOON)
+        return kind(access, schema=log.schema, **options)
+
+    return Client(opened, calls)
 
 
 def _sink(made: Callable[[Log, str], Any], *items: object) -> Client:
@@ -153,7 +156,6 @@ CLIENTS: dict[str, Client] = {
         lambda each: each.keep([LOCK]),
         lambda each: each.unlock([LOCK]),
         keep_every=SOON,
-        answer_timeout=None,
     ),
     "SubscriptionAdmin": _client(
         SubscriptionAdmin,
@@ -177,30 +179,30 @@ CLIENTS: dict[str, Client] = {
     "QueueMonitor": _client(QueueMonitor, lambda each: each.poll(), every=600),
     "PostgresSink": _sink(
         lambda log, dsn: PostgresSink(
-            dsn,
+            PostgresAccess(dsn, answer_timeout=SOON, close_timeout=SOON),
             table="rows",
             schema=log.schema,
             columns=["n"],
-            answer_timeout=SOON,
-            close_timeout=SOON,
         ),
         (1,),
         ("no number",),
     ),
     "PostgresQueueSink": _sink(
         lambda log, dsn: PostgresQueueSink(
-            dsn, queue="q", schema=log.schema, key=lambda n: f"k{n}", close_timeout=SOON
+            PostgresAccess(dsn, close_timeout=SOON),
+            queue="q",
+            schema=log.schema,
+            key=lambda n: f"k{n}",
         ),
         {"n": 1},
         {"n": BAD},
     ),
     "PostgresStreamSink": _sink(
         lambda log, dsn: PostgresStreamSink(
-            dsn,
+            PostgresAccess(dsn, close_timeout=SOON),
             schema=log.schema,
             stream=lambda n: f"s-{n['n']}",
             type=lambda _: "t",
-            close_timeout=SOON,
         ),
         {"n": 1},
         {"n": BAD},
@@ -210,7 +212,7 @@ CLIENTS: dict[str, Client] = {
     ),
     "PostgresEffects.transaction": Client(
         lambda log, dsn: PostgresEffects(
-            dsn, schema=log.schema, answer_timeout=SOON, close_timeout=SOON
+            PostgresAccess(dsn, answer_timeout=SOON, close_timeout=SOON), schema=log.schema
         ),
         [_in_turn],
     ),

@@ -19,9 +19,10 @@ from tests.postgres.streams.silent_proxy import silent_proxy
 from sluicegate import Batcher, Consumer, Retry, RowBatch, Timeout, ToDeadLetter, flow, send
 from sluicegate import stack as decorated
 from sluicegate._core.clock import CountedSignal, wait_until
-from sluicegate.consumer import PoisonError
+from sluicegate.consumer import Commits, Poison, PoisonError
 from sluicegate.consumer.failures import dead_letters
 from sluicegate.postgres import (
+    PostgresAccess,
     PostgresAdvisoryLocks,
     PostgresEffects,
     PostgresParkStore,
@@ -84,13 +85,14 @@ async def _added(log: Log, kind: str, *numbers: int) -> None:
 
 @asynccontextmanager
 async def _source(kind: str, log: Log, dsn: str) -> AsyncIterator[Any]:
-    options: dict[str, Any] = {"schema": log.schema, "poll": 0.02, "answer_timeout": SOON}
+    options: dict[str, Any] = {"schema": log.schema, "poll": 0.02}
+    access = PostgresAccess(dsn, answer_timeout=SOON)
     if kind == "stream":
-        yield PostgresStreamSource(dsn, subscription="s", **options)
+        yield PostgresStreamSource(access, subscription="s", **options)
         return
     async with QueueAdmin(log.dsn, schema=log.schema) as admin:
         await admin.create("q")
-    yield PostgresQueueSource(dsn, queue="q", **options)
+    yield PostgresQueueSource(access, queue="q", **options)
 
 
 @pytest.mark.parametrize("kind", ["stream", "queue"])
@@ -100,7 +102,7 @@ async def test_a_source_continues_on_new_connections_and_closes_in_time(
     """O-T10, B-T49: the outage is reported, and a drain ends within its time and one second."""
     handled = Handled()
     async with silent_proxy(log.dsn) as proxy, _source(kind, log, proxy.dsn) as source:
-        consumer = Consumer(source, name="c", drain=DRAIN, commit_every=0.02)
+        consumer = Consumer(source, name="c", drain=DRAIN, commits=Commits(every=0.02))
         async with consumer:
             run = asyncio.create_task(consumer.run(handled.handle))
             await _added(log, kind, *range(COUNT))
@@ -120,16 +122,8 @@ async def test_a_source_continues_on_new_connections_and_closes_in_time(
 
 @asynccontextmanager
 async def _connections(dsn: str) -> AsyncIterator[Connections]:
-    access = Access.of(
-        dsn,
-        pool=None,
-        close_pool=None,
-        size=None,
-        timeout=None,
-        prepared="auto",
-        answer_timeout=SOON,
-    )
-    made = await Connections.to(access, SOON)
+    access = PostgresAccess(dsn, answer_timeout=SOON, close_timeout=SOON)
+    made = await Connections.to(Access.of(access))
     try:
         yield made
     finally:
@@ -194,9 +188,9 @@ def _sink(log: Log, dsn: str, **options: Any) -> PostgresSink:
         "table": "rows",
         "schema": log.schema,
         "columns": ["n"],
-        "answer_timeout": SOON,
+        **options,
     }
-    return PostgresSink(dsn, **{**given, **options})
+    return PostgresSink(PostgresAccess(dsn, answer_timeout=SOON), **given)
 
 
 def _number(message: Any) -> int:
@@ -206,7 +200,7 @@ def _number(message: Any) -> int:
 async def _consumer(
     stack: AsyncExitStack, source: Any, handler: Any, counted: str, **options: Any
 ) -> Part:
-    made = Consumer(source, name="c", drain=DRAIN, commit_every=0.02, **options)
+    made = Consumer(source, name="c", drain=DRAIN, commits=Commits(every=0.02), **options)
     consumer = await stack.enter_async_context(made)
     return Part(consumer, lambda: consumer.run(handler), counted)
 
@@ -214,14 +208,18 @@ async def _consumer(
 async def _state(stack: AsyncExitStack, log: Log, dsn: str) -> Part:
     options: dict[str, Any] = {"positions": "positions", "schema": log.schema}
     state = await stack.enter_async_context(
-        PostgresState(dsn, table="rows2", answer_timeout=4 * SOON, close_timeout=SOON, **options)
+        PostgresState(
+            PostgresAccess(dsn, answer_timeout=4 * SOON, close_timeout=SOON),
+            table="rows2",
+            **options,
+        )
     )
     consumer = await stack.enter_async_context(
         Consumer(
             state.attach(_stream(log)),
             name="c",
             drain=DRAIN,
-            commit_every=0.02,
+            commits=Commits(every=0.02),
             ordering="partition",
         )
     )
@@ -241,16 +239,18 @@ async def _letters(stack: AsyncExitStack, log: Log, dsn: str) -> Part:
     async def handle(_: Message) -> Any:
         return ToDeadLetter("no")
 
-    return await _consumer(stack, _stream(log), handle, "dead_letters", dead_letters=letters)
+    return await _consumer(
+        stack, _stream(log), handle, "dead_letters", poison=Poison(dead_letters=letters)
+    )
 
 
 async def _parked(stack: AsyncExitStack, log: Log, dsn: str) -> Part:
-    store = PostgresParkStore(dsn, schema=log.schema, answer_timeout=SOON)
+    store = PostgresParkStore(PostgresAccess(dsn, answer_timeout=SOON), schema=log.schema)
 
     async def handle(_: Message) -> None:
         raise PoisonError("no")
 
-    return await _consumer(stack, _stream(log), handle, "parked", parked=store)
+    return await _consumer(stack, _stream(log), handle, "parked", poison=Poison(parked=store))
 
 
 async def _handled(stack: AsyncExitStack, log: Log, source: Any) -> Part:
@@ -286,7 +286,7 @@ async def _effects(stack: AsyncExitStack, log: Log, dsn: str, source: Any = None
         query = f"INSERT INTO {log.sql}.rows VALUES ($1)"
         await message.connection.execute(query, _number(message))
 
-    effects = PostgresEffects(dsn, schema=log.schema, answer_timeout=SOON)
+    effects = PostgresEffects(PostgresAccess(dsn, answer_timeout=SOON), schema=log.schema)
     pipe = flow.transaction(source or _stream(log), effects, handle, drain=DRAIN)
     return Part(pipe, pipe.run, "rows")
 

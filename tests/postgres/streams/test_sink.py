@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
+from tests.postgres.access_help import access_from
 from tests.postgres.sink.postgres_help import batch_of, outcomes, proxied
 
 from sluicegate import (
@@ -44,7 +45,7 @@ def sink(log: Log, **options: Any) -> PostgresStreamSink:
         "type": "type",
         **options,
     }
-    return PostgresStreamSink(given.pop("dsn"), **given)
+    return PostgresStreamSink(access_from(given.pop("dsn"), given), **given)
 
 
 def item(stream: str, n: object, **more: Any) -> dict[str, Any]:

@@ -63,7 +63,7 @@ _BLOCKED = "%s: %s blocks its key until unblock() (%s)"
 _EXITS = "%s: %s cannot be handled, which ends the run; it is delivered again (%s)"
 
 
-class Poison:
+class PoisonTreatment:
     """The strategy for poison messages, including their dead letters."""
 
     def __init__(

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ..._core.retry_policy import RetryPolicy
-    from ..failures.departures import Returns
-    from ..failures.poison import Poison
+    from ..failures.poison import PoisonTreatment
     from ..lanes.message import Message
     from ..lanes.schedule import Schedule
     from ..progress.claim import Attempts, Claim
@@ -107,19 +106,18 @@ class Settler:
     def __init__(
         self,
         schedule: Schedule,
-        poison: Poison,
+        poison: PoisonTreatment,
         policy: RetryPolicy,
         run: Run,
         *,
         keeps_key: bool = True,
-        returns: Returns | None = None,
     ) -> None:
         self._schedule = schedule
         self._poison = poison
         self._policy = policy
         self._run = run
         self._keeps_key = keeps_key
-        self._returns = returns
+        self._returns = poison.returns
         self._manual: dict[Message, None] = {}  # in order
         self.jobs: StepsOut | None = None
         """Completes events; `None` without `run_events`."""

@@ -68,7 +68,7 @@ class Sweeper:
 
     async def run(self, fetched: Callable[[], Iterable[SourceRecord]]) -> None:
         """Sample until cancelled; `fetched` returns the records that wait for room."""
-        every = self._places.source.traits.extend_every or math.inf
+        every = self._places.source.capabilities.extend_every or math.inf
         now = self._clock.now()
         extend_at = now + every
         while True:

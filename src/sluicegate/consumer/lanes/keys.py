@@ -4,9 +4,9 @@
    computed by a function. With `partition`, it contains the records of one partition; with
    `unordered`, a single record.
 2. The scope decides whether equal keys of two partitions share a lane: they do with
-   `key_scope="topic"` or `"group"`, and do not with `"partition"`.
+   `Keys(scope="topic")` or `"group"`, and do not with `"partition"`.
 3. Keys are compared by the rules of `_core.order.keys`. A record with an invalid key is poison.
-4. Records without a key share one lane; with `keyless="parallel"` each has its own.
+4. Records without a key share one lane; with `Keys(keyless="parallel")` each has its own.
 5. A record that could not be decoded has the lane of its key, or its own if the key is unknown.
 """
 

@@ -13,7 +13,7 @@ import asyncio
 import math
 from collections import deque
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from ..._core import checks
@@ -22,7 +22,7 @@ from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
 from ..._core.runtime.cuts import end_if_cut
-from ..._core.source import Fetched, Record, SourceCapabilities, SourceTraits
+from ..._core.source import Fetched, Record, SourceCapabilities
 from .log import AckDeadlines, Cursor, MemoryLog
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class MemorySource:
         ack_wait: seconds after which a delivered record is redelivered, unless a stored position
             has passed it or it was extended; `None`: never.
         commit_seconds: duration of a commit.
-        traits: the traits reported to the consumer; default: records are extended if there is an
-            `ack_wait`.
+        capabilities: those reported to the consumer; default: its own, with records that are
+            extended if there is an `ack_wait`.
         clock: the source of time.
 
     Raises `ConfigError` for a bad argument. Used by one consumer, on one loop. The methods for
@@ -84,16 +84,21 @@ class MemorySource:
         chunk: int = 500,
         ack_wait: float | timedelta | None = None,
         commit_seconds: float | timedelta = 0.0,
-        traits: SourceTraits | None = None,
+        capabilities: SourceCapabilities | None = None,
         clock: Clock = LOOP_CLOCK,
     ) -> None:
         if not isinstance(cast("object", log), MemoryLog):
             raise checks.bad("log", log, "must be a MemoryLog(...)")
-        if not (traits is None or isinstance(cast("object", traits), SourceTraits)):
-            raise checks.bad("traits", traits, "must be a SourceTraits(...)")
+        if not (
+            capabilities is None or isinstance(cast("object", capabilities), SourceCapabilities)
+        ):
+            raise checks.bad("capabilities", capabilities, "must be SourceCapabilities(...)")
         wait = checks.optional_seconds("ack_wait", ack_wait, usual=checks.LONG_TIMEOUT)
         self.log = log
-        self.traits = traits or SourceTraits(extend_every=None if wait is None else wait / 3)
+        if capabilities is None and wait is not None:
+            capabilities = replace(self.capabilities, extend_every=wait / 3)
+        if capabilities is not None:
+            self.capabilities = capabilities
         self.redelivered: list[Record] = []
         """The records that were redelivered within their claim, in order."""
         self.kept_alive = 0

@@ -51,7 +51,7 @@ Change = Literal["stalled", "moves"]
 
 
 @dataclass(frozen=True, slots=True)
-class InFlight:
+class InFlightStats:
     """Messages inside a consumer. The counts of all places add up to `messages`."""
 
     messages: int
@@ -72,9 +72,9 @@ class InFlight:
     batched: int
     """In batches that no worker has started yet."""
     max_messages: int
-    """The limit `max_in_flight`."""
+    """The limit `InFlight.messages`."""
     max_bytes: int
-    """The limit `max_in_flight_bytes`."""
+    """The limit `InFlight.bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class ConsumerStats:
 
     name: str
     counts: MessageCounts
-    in_flight: InFlight
+    in_flight: InFlightStats
     partitions: Mapping[TopicPartition, PartitionStats]
     commits: int
     commit_failures: int
@@ -162,9 +162,9 @@ _STATES: Mapping[tuple[bool, bool], State] = {
 """The state by whether the loop beats and whether the end has begun."""
 
 
-def _in_flight(places: Places) -> InFlight:
+def _in_flight(places: Places) -> InFlightStats:
     schedule = places.schedule
-    return InFlight(
+    return InFlightStats(
         messages=schedule.window.messages,
         bytes=schedule.window.bytes,
         ready=len(schedule.ready),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from ..._core.observer import ClaimChange
-    from ..._core.source import Position, SourceClaim, SourceTraits, TopicPartition
+    from ..._core.source import Position, SourceCapabilities, SourceClaim, TopicPartition
     from ..lanes.schedule import Schedule
     from ..run import Run
     from .claim import Owner
@@ -56,7 +56,7 @@ class Claims:
         drain: float,
         *,
         reads_parked: bool = False,
-        traits: SourceTraits,
+        capabilities: SourceCapabilities,
     ) -> None:
         self._schedule = schedule
         self._drainer = drainer
@@ -64,7 +64,7 @@ class Claims:
         self._run = run
         self._changed = run.assignment
         self._drain = drain
-        self._traits = traits
+        self._capabilities = capabilities
         self._claims: dict[TopicPartition, Claim] = {}
         self._turns: deque[Claim] = deque()
         self._paused: set[TopicPartition] = set()
@@ -100,8 +100,8 @@ class Claims:
                 start,
                 lanes,
                 self._owner,
-                tells_each=self._traits.settles_each,
-                foreign_map=self._traits.foreign_map,
+                tells_each=self._capabilities.settles_each,
+                foreign_map=self._capabilities.foreign_map,
             )
             claim.pause(paused=partition in self._paused)
             self._claims[partition] = claim
@@ -183,7 +183,7 @@ class Claims:
     @property
     def are_short(self) -> bool:
         """Whether claims are leases of a few records, which the source begins and ends."""
-        return self._traits.short_claims
+        return self._capabilities.shares == "keys"
 
     @property
     def may_begin(self) -> bool:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from ..._core.clock import Signal
     from ..._core.source import Fetched, Position, Source, SourceClaim, SourceRecord
-    from ..failures.poison import Poison
+    from ..failures.poison import PoisonTreatment
     from ..handling.workers import Workers
     from ..lanes.schedule import Schedule
     from ..run import Run
@@ -58,7 +58,7 @@ logger = logging.getLogger("sluicegate.consumer")
 
 _KEYLESS = (
     "%s: %s has records without a key, which are handled one after another; "
-    'pass keyless="parallel" if their order does not matter'
+    'pass key=Keys(keyless="parallel") if their order does not matter'
 )
 
 LOOK_EVERY = 1.0
@@ -78,7 +78,7 @@ class Poller:
         workers: Workers,
         run: Run,
         *,
-        poison: Poison,
+        poison: PoisonTreatment,
         fetch_max: int,
     ) -> None:
         self._source = source
@@ -172,7 +172,7 @@ class Poller:
         self._schedule.stall(is_stalled=False)
 
     async def _wait(self, signal: Signal) -> None:
-        every = self._source.traits.keep_alive_every
+        every = self._source.capabilities.keep_alive_every
         until = math.inf if every is None else self._run.clock.now() + every
         await wait_until(self._run.clock, until, signal)
         if self._run.clock.now() >= until and isinstance(self._source, KeepsAlive):
@@ -192,8 +192,8 @@ class Committer:
         every: float,
         after: int | None,
     ) -> None:
-        traits = source.traits
-        self._at_once = traits.short_claims or traits.settles_each
+        can = source.capabilities
+        self._at_once = can.shares == "keys" or can.settles_each
         self._source = source
         self._claims = claims
         self._run = run

@@ -12,7 +12,7 @@ from ..._core.checks import bad
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user, opened
-from ..._core.source import SourceCapabilities, SourceTraits, Troubles
+from ..._core.source import SourceCapabilities, Troubles
 from ..._core.subscriptions import KeptWithLog, SubscriptionState
 from ..subscriptions import SQLiteSubscriptions
 from .finding import FileSet, need_pyarrow
@@ -134,7 +134,6 @@ class FileSource:
         _check_state(state)
         self._state = state
         self._clock = checks.checked_clock(clock)
-        self.traits = SourceTraits()
         self._files: OpenFiles | None = None
 
     @property

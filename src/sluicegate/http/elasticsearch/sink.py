@@ -6,7 +6,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from itertools import repeat
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlencode, urlsplit
 
 from ..._core import checks
@@ -14,12 +14,12 @@ from ..._core.batch import RowBatch
 from ..._core.checks import bad
 from ..._core.classify import caused
 from ..._core.errors import PermanentError, RefusedError, SinkError
-from ..._core.keywords import takes
+from ..._core.keywords import known_arguments
 from ..._core.outcome import Outcome
 from ..._core.sink import Capabilities, WriteResult
 from ..._core.values.encoding import encoded, getter, json_texts, to_json
 from ..client import HttpBase
-from ..config import HttpOptions, endpoint, split_url
+from ..config import MAX_ANSWER_BYTES, MAX_BYTES, HttpAccess, access_of, endpoint, split_url
 from ..errors import RecordRefused, for_status
 from ..write import RequestFormat
 from .answer import (
@@ -45,16 +45,17 @@ if TYPE_CHECKING:
 Operation = Literal["index", "create", "update", "upsert", "delete"]
 
 
+@known_arguments(access=HttpAccess)
 class ElasticsearchSink(HttpBase):
     """Writes items as documents to Elasticsearch or OpenSearch, by `_bulk`. Each item has its own
     outcome.
 
-    `headers`, `auth`, `max_bytes`, `max_answer_bytes`, `client`, `client_options`, `pool_size`,
-    `timeout` and `close_timeout` are those of `HttpSink`; an API key is `auth="ApiKey ..."`.
+    `max_bytes`, `max_answer_bytes` and `pool_size` are those of `HttpSink`; an API key is
+    `HttpAccess(url, auth="ApiKey ...")`.
 
     Args:
-        url: the server's URL; its path is kept before `_bulk`. A user and password in it become
-            basic authentication.
+        url: the server's URL, or an `HttpAccess`; its path is kept before `_bulk`. A user and
+            password in it become basic authentication.
         index: the name of the index, data stream or alias, or a function from an item to it.
         operation: `"index"` replaces a document, `"create"` fails if it exists, `"update"` changes
             fields of an existing one, `"upsert"` does either, `"delete"` removes it; or a function
@@ -78,10 +79,9 @@ class ElasticsearchSink(HttpBase):
     suspend. Opening connects to nothing.
     """
 
-    @takes(HttpOptions, endpoint)
     def __init__(
         self,
-        url: str,
+        url: str | HttpAccess,
         *,
         index: str | Callable[[Any], str],
         operation: Operation | Callable[[Any], Operation] = "index",
@@ -93,8 +93,11 @@ class ElasticsearchSink(HttpBase):
         on_stale: Literal["error", "ignore"] = "error",
         params: Mapping[str, str] | None = None,
         compression: Literal["gzip"] | None = "gzip",
-        **options: Unpack[HttpOptions],
+        max_bytes: int | None = MAX_BYTES,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        pool_size: int | None = None,
     ) -> None:
+        access = access_of(url)
         self._operation = (
             operation if callable(operation) else checks.choice("operation", operation, OPERATIONS)
         )
@@ -106,15 +109,18 @@ class ElasticsearchSink(HttpBase):
             checks.choice("compression", compression, ("gzip",))
         super().__init__(
             endpoint(
-                _url(url, "_bulk", {**_check_params(params), "filter_path": FILTER}),
+                access,
+                _url(access.url, "_bulk", {**_check_params(params), "filter_path": FILTER}),
                 own_headers={"content-type": "application/x-ndjson", "accept": "application/json"},
                 compression=compression,
-                **options,
+                max_bytes=max_bytes,
+                max_answer_bytes=max_answer_bytes,
+                pool_size=pool_size,
             ),
             reads_answers=True,
         )
         host = urlsplit(self._endpoint.url).netloc  # without the login
-        self._lookup_url = urlsplit(_url(url, "_mget", {}))._replace(netloc=host).geturl()
+        self._lookup_url = urlsplit(_url(access.url, "_mget", {}))._replace(netloc=host).geturl()
         self._actions = ActionMaker(
             index=self._index,
             operation=self._operation,

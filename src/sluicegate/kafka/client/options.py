@@ -9,18 +9,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..._core import checks
 from ..._core.extras import need
+from ..access import OF_AIOKAFKA, of_aiokafka, request_ms
 from ..arguments import (
-    ANSWER_WITHIN,
     COMMITTED,
     LONGEST_HEARTBEAT,
-    bootstrap_of,
     client_options,
     milliseconds,
     name_of,
+    options_of,
     seconds_of,
 )
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..._core.addresses import Options
+    from ..access import KafkaAccess
 
 _OF_MEMBER = {
-    "auto_commit_interval_ms": "use Consumer(commit_every=...)",
+    **OF_AIOKAFKA,
+    "auto_commit_interval_ms": "use Consumer(commits=Commits(every=...))",
     "auto_offset_reset": "use start=...",
-    "bootstrap_servers": "use bootstrap=...",
     "consumer_timeout_ms": "records are fetched only on request of the consumer",
     "enable_auto_commit": "positions are stored by the consumer, when their records are settled",
     "group_id": "use group=...",
@@ -41,7 +42,7 @@ _OF_MEMBER = {
     "key_deserializer": "Consumer(steps=...) decodes",
     "loop": "the running loop is used",
     "max_poll_interval_ms": "use max_poll_interval=..., in seconds",
-    "max_poll_records": "use Consumer(fetch_max=...)",
+    "max_poll_records": "use Consumer(in_flight=InFlight(fetch_max=...))",
     "rebalance_timeout_ms": "use rebalance_timeout=..., in seconds",
     "session_timeout_ms": "use session_timeout=..., in seconds",
     "value_deserializer": "Consumer(steps=...) decodes",
@@ -56,29 +57,27 @@ it no other fetch: a partition with records waits for the partitions without any
 class MemberOptions:
     """Options of a consumer group member. Times are in seconds."""
 
-    bootstrap: str
+    access: KafkaAccess
     group: str
     instance: str | None
     session_timeout: float
     rebalance_timeout: float
     max_poll_interval: float
     commit_timeout: float
-    stop_timeout: float
     client: Mapping[str, Any]
 
     @classmethod
     def of(
         cls,
         *,
-        bootstrap: object,
+        access: KafkaAccess,
         group: object,
         instance: object,
         session_timeout: object,
         rebalance_timeout: object,
         max_poll_interval: object,
         commit_timeout: object,
-        stop_timeout: object,
-        client: Mapping[str, object],
+        client: Mapping[str, object] | None,
     ) -> MemberOptions:
         """Check the arguments. Raises `ConfigError`, and `MissingExtra` without aiokafka."""
         need("aiokafka", "kafka", "KafkaSource")
@@ -86,20 +85,31 @@ class MemberOptions:
 
         of = "KafkaSource, nor of AIOKafkaConsumer"
         options = cls(
-            bootstrap=bootstrap_of(bootstrap),
+            access=access,
             group=name_of("group", group),
             instance=None if instance is None else name_of("instance", instance),
             session_timeout=seconds_of("session_timeout", session_timeout),
             rebalance_timeout=seconds_of("rebalance_timeout", rebalance_timeout),
             max_poll_interval=seconds_of("max_poll_interval", max_poll_interval),
             commit_timeout=seconds_of("commit_timeout", commit_timeout),
-            stop_timeout=seconds_of("stop_timeout", stop_timeout),
-            client=client_options(client, CONSUMER_OPTIONS, _OF_MEMBER, of),
+            client=client_options(
+                {**access.client, **options_of(client)}, CONSUMER_OPTIONS, _OF_MEMBER, of
+            ),
         )
         if options.revoke_within <= 0:
             rule = "must be shorter than rebalance_timeout and max_poll_interval"
             raise checks.bad("commit_timeout", commit_timeout, rule)
         return options
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses, separated by commas."""
+        return cast("str", self.access.bootstrap)
+
+    @property
+    def close_timeout(self) -> float:
+        """Seconds for leaving the group."""
+        return cast("float", self.access.close_timeout)
 
     @property
     def revoke_within(self) -> float:
@@ -120,8 +130,9 @@ class MemberOptions:
         """Return the arguments for aiokafka's consumer."""
         client = {"fetch_max_wait_ms": milliseconds(FETCH_WAIT), **self.client}
         return {
-            "request_timeout_ms": milliseconds(ANSWER_WITHIN) + client["fetch_max_wait_ms"],
             **client,
+            **_with_context(of_aiokafka(self.access)),
+            "request_timeout_ms": request_ms(self.access) + client["fetch_max_wait_ms"],
             "bootstrap_servers": self.bootstrap,
             "group_id": self.group,
             "group_instance_id": self.instance,
@@ -138,9 +149,9 @@ class MemberOptions:
 
 
 _OF_PRODUCER = {
+    **OF_AIOKAFKA,
     "acks": "every record is acknowledged by all replicas in sync",
     "api_version": "it is negotiated with each broker",
-    "bootstrap_servers": "use bootstrap=...",
     "compression_type": "use compression=...",
     "enable_idempotence": "use idempotent=...",
     "key_serializer": "key=... is also a function of an item",
@@ -149,7 +160,6 @@ _OF_PRODUCER = {
     "max_batch_size": "use max_batch_bytes=...",
     "max_request_size": "use max_batch_bytes=...",
     "partitioner": "partition=... is a function of an item",
-    "request_timeout_ms": "use request_timeout=..., in seconds",
     "retries": "a Retry around the sink retries",
     "transaction_timeout_ms": "use transaction_timeout=..., in seconds",
     "transactional_id": "flow.transaction(source, sink, ...) makes one for each claim",
@@ -165,12 +175,10 @@ MAX_BATCH_BYTES = 1_000_000
 class ProducerOptions:
     """Options of a producer. Times are in seconds."""
 
-    bootstrap: str
+    access: KafkaAccess
     compression: str | None
     max_batch_bytes: int
     is_idempotent: bool
-    request_timeout: float
-    close_timeout: float
     transaction_timeout: float
     client: Options
 
@@ -178,31 +186,41 @@ class ProducerOptions:
     def of(
         cls,
         *,
-        bootstrap: object,
+        access: KafkaAccess,
         compression: str | None,
         max_batch_bytes: int,
         idempotent: object,
-        request_timeout: object,
-        close_timeout: object,
         transaction_timeout: object,
-        client: Mapping[str, object],
     ) -> ProducerOptions:
         """Check the arguments. Raises `ConfigError`, and `MissingExtra` without aiokafka."""
         need("aiokafka", "kafka", "KafkaSink")
         from .internals import CLIENT_OPTIONS
 
         return cls(
-            bootstrap=bootstrap_of(bootstrap),
+            access=access,
             compression=_codec(compression),
             max_batch_bytes=checks.count("max_batch_bytes", max_batch_bytes),
             is_idempotent=checks.flag("idempotent", idempotent),
-            request_timeout=seconds_of("request_timeout", request_timeout),
-            close_timeout=seconds_of("close_timeout", close_timeout),
             transaction_timeout=seconds_of("transaction_timeout", transaction_timeout),
             client=client_options(
-                client, CLIENT_OPTIONS, _OF_PRODUCER, "KafkaSink, nor of aiokafka's client"
+                access.client, CLIENT_OPTIONS, _OF_PRODUCER, "KafkaSink, nor of aiokafka's client"
             ),
         )
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses, separated by commas."""
+        return cast("str", self.access.bootstrap)
+
+    @property
+    def request_timeout(self) -> float:
+        """Seconds to wait for a response."""
+        return cast("float", self.access.request_timeout)
+
+    @property
+    def close_timeout(self) -> float:
+        """Seconds for closing."""
+        return cast("float", self.access.close_timeout)
 
     @property
     def codec(self) -> int:
@@ -219,17 +237,21 @@ class ProducerOptions:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments for aiokafka's client; calls an `ssl_context` that is a function."""
-        given = dict(self.client)
-        if callable(context := given.get("ssl_context")):
-            given["ssl_context"] = context()
         return {
-            **given,
+            **self.client,
+            **_with_context(of_aiokafka(self.access)),
             "bootstrap_servers": self.bootstrap,
             "request_timeout_ms": self.request_timeout_ms,
         }
 
     def __repr__(self) -> str:
         return f"ProducerOptions(bootstrap={self.bootstrap!r})"
+
+
+def _with_context(options: dict[str, Any]) -> dict[str, Any]:
+    if callable(context := options.get("ssl_context")):
+        options["ssl_context"] = context()
+    return options
 
 
 def _codec(compression: str | None) -> str | None:

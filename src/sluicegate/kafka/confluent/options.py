@@ -19,26 +19,28 @@ from ..._core import checks
 from ..._core.errors import ConfigError
 from ..._core.extras import need
 from ..._core.text import text_of
+from ..access import OF_LIBRDKAFKA, of_librdkafka, request_ms
 from ..arguments import (
-    ANSWER_WITHIN,
     LONGEST_HEARTBEAT,
-    bootstrap_of,
     client_options,
     milliseconds,
     name_of,
+    options_of,
     seconds_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..access import KafkaAccess
+
 GroupProtocol = Literal["cooperative", "consumer"]
 
 _CALLS = "Sluicegate reports errors in explain() and its logs"
 _OWNED = {
-    "auto.commit.interval.ms": "use Consumer(commit_every=...)",
+    **OF_LIBRDKAFKA,
+    "auto.commit.interval.ms": "use Consumer(commits=Commits(every=...))",
     "auto.offset.reset": "use start=...",
-    "bootstrap.servers": "use bootstrap=...",
     "default.topic.config": "pass its options with the others",
     "enable.auto.commit": "positions are stored by the consumer, when their records are settled",
     "enable.auto.offset.store": "positions are stored by the consumer",
@@ -50,7 +52,6 @@ _OWNED = {
     "heartbeat.interval.ms": "it follows session_timeout",
     "logger": 'librdkafka logs to logging.getLogger("librdkafka")',
     "max.poll.interval.ms": "use rebalance_timeout=..., in seconds",
-    "metadata.broker.list": "use bootstrap=...",
     "on_commit": "use observers of the consumer",
     "partition.assignment.strategy": "use protocol=...",
     "session.timeout.ms": "use session_timeout=..., in seconds",
@@ -69,28 +70,26 @@ partitions.
 class GroupOptions:
     """Options of a consumer group member. Times are in seconds."""
 
-    bootstrap: str
+    access: KafkaAccess
     group: str
     protocol: GroupProtocol
     instance: str | None
     session_timeout: float
     rebalance_timeout: float
     commit_timeout: float
-    stop_timeout: float
     client: Mapping[str, Any]
 
     @classmethod
     def of(
         cls,
         *,
-        bootstrap: object,
+        access: KafkaAccess,
         group: object,
         protocol: object,
         instance: object,
         session_timeout: object,
         rebalance_timeout: object,
         commit_timeout: object,
-        stop_timeout: object,
         client: Mapping[str, object] | None,
     ) -> GroupOptions:
         """Check the arguments. Raises `ConfigError`, and `MissingExtra` without confluent-kafka."""
@@ -99,16 +98,16 @@ class GroupOptions:
             rule = 'is a setting of the broker with protocol="consumer"'
             raise checks.bad("session_timeout", session_timeout, rule)
         options = cls(
-            bootstrap=bootstrap_of(bootstrap),
+            access=access,
             group=name_of("group", group),
             protocol=checks.choice("protocol", cast("GroupProtocol", protocol), _PROTOCOLS),
             instance=None if instance is None else name_of("instance", instance),
             session_timeout=seconds_of("session_timeout", session_timeout or _SESSION),
             rebalance_timeout=seconds_of("rebalance_timeout", rebalance_timeout),
             commit_timeout=seconds_of("commit_timeout", commit_timeout),
-            stop_timeout=seconds_of("stop_timeout", stop_timeout),
-            client=client_options(_mapping(client), None, _OWNED, ""),
+            client=client_options({**access.client, **options_of(client)}, None, _OWNED, ""),
         )
+        of_librdkafka(access)
         if options.revoke_within <= 0:
             raise checks.bad(
                 "commit_timeout", commit_timeout, "must be shorter than rebalance_timeout"
@@ -119,6 +118,16 @@ class GroupOptions:
         return options
 
     @property
+    def bootstrap(self) -> str:
+        """The addresses, separated by commas."""
+        return cast("str", self.access.bootstrap)
+
+    @property
+    def close_timeout(self) -> float:
+        """Seconds for leaving the group."""
+        return cast("float", self.access.close_timeout)
+
+    @property
     def revoke_within(self) -> float:
         """Time limit of a drain in a rebalance, in seconds; leaves time for the commit after it."""
         return self.rebalance_timeout - self.commit_timeout
@@ -127,8 +136,9 @@ class GroupOptions:
         """Return the options of a client that reads assigned partitions and is not a member."""
         client = {**_READING, **self.client}
         return {
-            "socket.timeout.ms": milliseconds(ANSWER_WITHIN) + _number(client["fetch.wait.max.ms"]),
             **client,
+            **of_librdkafka(self.access),
+            "socket.timeout.ms": request_ms(self.access) + _number(client["fetch.wait.max.ms"]),
             "bootstrap.servers": self.bootstrap,
             "group.id": self.group,
             "enable.auto.commit": False,
@@ -160,7 +170,8 @@ class GroupOptions:
         told = text_of(error)
         if (named := _NAMED.search(told)) is not None:
             return ConfigError(f"client={{{named[1]!r}: ...}}: librdkafka refuses this option")
-        if any(len(value := str(each)) > 1 and value in told for each in self.client.values()):
+        given = {**self.client, **of_librdkafka(self.access)}
+        if any(len(value := str(each)) > 1 and value in told for each in given.values()):
             told = type(error).__name__
         return ConfigError(f"librdkafka refuses its options: {told}")
 
@@ -177,13 +188,3 @@ def _number(value: object) -> int:
     """Return an option's number; 0 if it is none, for librdkafka to refuse."""
     told = str(value).strip()
     return int(told) if told.isdecimal() else 0
-
-
-def _mapping(client: object) -> Mapping[str, object]:
-    rule = "must be a mapping of librdkafka's options, by their names"
-    if client is None:
-        return {}
-    named = cast("dict[object, object]", client)
-    if not isinstance(client, dict) or not all(isinstance(name, str) for name in named):
-        raise ConfigError(f"client=...: {rule}")
-    return cast("Mapping[str, object]", named)

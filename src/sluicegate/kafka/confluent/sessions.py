@@ -274,7 +274,7 @@ class GroupSession:
         finally:
             self.membership.close()
             self.member.leave()
-            await asyncio.wait([joined], timeout=close_within(self._options.stop_timeout))
+            await asyncio.wait([joined], timeout=close_within(self._options.close_timeout))
             joined.cancel()
 
     def _subscription(self) -> Sequence[str]:
@@ -302,9 +302,9 @@ class GroupSession:
         joined.result()
 
     async def close(self) -> None:
-        """End the claims and leave the group, within `stop_timeout` seconds; then abandon it."""
+        """End the claims and leave the group, within `close_timeout` seconds; then abandon it."""
         self.membership.close()
-        loop, within = asyncio.get_running_loop(), close_within(self._options.stop_timeout)
+        loop, within = asyncio.get_running_loop(), close_within(self._options.close_timeout)
         closing = [loop.create_task(self.member.close()), loop.create_task(self._reader.close())]
         _, late = await asyncio.wait(closing, timeout=within)
         if late:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
-from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.source import SourceCapabilities
+from ..access import KafkaAccess, access_of
 from ..groups import GroupSource
 from ..parallel_consumer_map import confluent_ranges
 from .options import GroupOptions
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from .sessions import GroupSessions  # noqa: F401  # in the name of the base
 
 
-@known_arguments()
+@known_arguments(access=KafkaAccess)
 class ConfluentKafkaSource(GroupSource["GroupSessions"]):
     """Topics of Kafka, read with librdkafka as a member of a consumer group.
 
@@ -34,7 +36,7 @@ class ConfluentKafkaSource(GroupSource["GroupSessions"]):
         pattern: a regular expression instead, matched from the beginning of the names. librdkafka
             evaluates it, or with `protocol="consumer"` the broker. The client looks for new topics
             every `topic.metadata.refresh.interval.ms` (five minutes).
-        bootstrap: `"host:port"`, several separated by commas, or a list.
+        bootstrap: `"host:port"`, several separated by commas, a list, or a `KafkaAccess`.
         group: the consumer group, in which the positions are stored.
         protocol: `"cooperative"`: the members assign the partitions (`cooperative-sticky`); or
             `"consumer"`: the broker does (KIP-848, Kafka 4). All members of a group must use the
@@ -51,9 +53,8 @@ class ConfluentKafkaSource(GroupSource["GroupSessions"]):
             its loop may be blocked. The consumer's `drain` and the commit after it have to fit into
             it.
         commit_timeout: timeout in seconds of one request about positions.
-        stop_timeout: timeout in seconds for leaving the group at the end.
-        client: other options of librdkafka, by name: `{"ssl.ca.location": ..., "security.protocol":
-            ..., "isolation.level": ...}`. `fetch.wait.max.ms` is 100 and `queued.min.messages`
+        client: other options of librdkafka, by name, besides those of the access:
+            `{"isolation.level": ...}`. `fetch.wait.max.ms` is 100 and `queued.min.messages`
             2,000 unless set here.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without confluent-kafka. Used by one consumer at a time, on one loop. Nothing is
@@ -68,13 +69,14 @@ class ConfluentKafkaSource(GroupSource["GroupSessions"]):
         shares="partitions",
         cooperative=True,
         metadata=True,
+        foreign_map=confluent_ranges,
     )
 
     def __init__(
         self,
         *topics: str,
         pattern: str | None = None,
-        bootstrap: str | Sequence[str],
+        bootstrap: str | Sequence[str] | KafkaAccess,
         group: str,
         protocol: GroupProtocol = "cooperative",
         start: Start | datetime = "earliest",
@@ -82,30 +84,29 @@ class ConfluentKafkaSource(GroupSource["GroupSessions"]):
         session_timeout: float | timedelta | None = None,
         rebalance_timeout: float | timedelta = 60.0,
         commit_timeout: float | timedelta = 5.0,
-        stop_timeout: float | timedelta = 5.0,
         client: Mapping[str, Any] | None = None,
     ) -> None:
         self._options = GroupOptions.of(
-            bootstrap=bootstrap,
+            access=access_of(bootstrap),
             group=group,
             protocol=protocol,
             instance=instance,
             session_timeout=session_timeout,
             rebalance_timeout=rebalance_timeout,
             commit_timeout=commit_timeout,
-            stop_timeout=stop_timeout,
             client=client,
         )
         super().__init__(topics, pattern, start, self._options.bootstrap, self._options.group)
-        self.traits = SourceTraits(
-            revoke_within=self._options.revoke_within, foreign_map=confluent_ranges
+        self.capabilities = replace(
+            self.capabilities,
+            revoke_within=self._options.revoke_within,
         )
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
         """Join the group in the background; at exit, end the claims and leave the group.
 
-        The exit takes at most twice `stop_timeout`. Raises `ConfigError` if the source is already
+        The exit takes at most twice `close_timeout`. Raises `ConfigError` if the source is already
         open, or librdkafka rejects its options.
         """
         from .sessions import GroupSessions

@@ -19,6 +19,7 @@ from ..._core.positions import PositionUnit
 from ..._core.runtime.threads import close_within
 from ..._core.sink import Capabilities
 from ..._core.values.encoding import getter
+from ..access import KafkaAccess, access_of
 from ..arguments import TOPIC
 from ..client.options import MAX_BATCH_BYTES, ProducerOptions
 from ..errors import classify_kafka
@@ -52,7 +53,7 @@ _LEFT_OPEN = (
 )
 
 
-@known_arguments()
+@known_arguments(access=KafkaAccess)
 class KafkaSink(Openable):
     """Writes items as records of Kafka topics. Each record has its own outcome, with its partition
     and offset as details.
@@ -60,7 +61,7 @@ class KafkaSink(Openable):
     Args:
         topic: the name of the topic, or a function from an item to it.
         topic_field: the field that contains an item's topic; instead of `topic`.
-        bootstrap: `"host:port"`, several of these separated by commas, or a list.
+        bootstrap: `"host:port"`, several of these separated by commas, a list, or a `KafkaAccess`.
         key: the field that contains a record's key, or a function from an item to it. Bytes are
             sent unchanged, text in UTF-8, anything else as JSON. Default: the batcher's key if
             there is one, or else no key. Records of one key go to one partition, the same as with
@@ -79,15 +80,8 @@ class KafkaSink(Openable):
             least as large.
         idempotent: whether brokers recognize records that they have already stored, so that a lost
             response causes no duplicates while the sink is open. Default `True`.
-        request_timeout: seconds to wait for a broker's response; default 10. A write makes at most
-            three attempts.
-        close_timeout: seconds for closing the connections; default 5.
         transaction_timeout: seconds without progress after which a broker aborts a transaction of
             `flow.transaction`; default 60.
-        client: other options of aiokafka's client, by name: `security_protocol`, `ssl_context` (or
-            a function that returns it), `sasl_mechanism`, `sasl_plain_username`,
-            `sasl_plain_password`, `client_id`, `metadata_max_age_ms`, ... Their values are never
-            shown.
 
     All in-sync replicas acknowledge each record (`acks=all`). The records of a write are stored in
     each partition in their order, also after a retry. Batches are formed by the batcher only: the
@@ -110,7 +104,7 @@ class KafkaSink(Openable):
         self,
         topic: str | Callable[[Any], str] | None = None,
         *,
-        bootstrap: str | Sequence[str],
+        bootstrap: str | Sequence[str] | KafkaAccess,
         topic_field: str | None = None,
         key: str | Callable[[Any], object] | None = None,
         value: str | Callable[[Any], bytes | str | None] | None = None,
@@ -120,10 +114,7 @@ class KafkaSink(Openable):
         compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None,
         max_batch_bytes: int = MAX_BATCH_BYTES,
         idempotent: bool = True,
-        request_timeout: float | timedelta = 10.0,
-        close_timeout: float | timedelta = 5.0,
         transaction_timeout: float | timedelta = 60.0,
-        **client: Any,
     ) -> None:
         self._topic = _topic(topic, topic_field)
         self._maker = RecordMaker(
@@ -143,14 +134,11 @@ class KafkaSink(Openable):
             partition=partition,
         )
         self._options = ProducerOptions.of(
-            bootstrap=bootstrap,
+            access=access_of(bootstrap),
             compression=compression,
             max_batch_bytes=max_batch_bytes,
             idempotent=idempotent,
-            request_timeout=request_timeout,
-            close_timeout=close_timeout,
             transaction_timeout=transaction_timeout,
-            client=client,
         )
         self._session: ProducerSession | None = None
         self._sent_items: SentItems | None = None

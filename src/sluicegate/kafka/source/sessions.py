@@ -69,7 +69,7 @@ class Sessions:
         session = first
         while True:
             try:
-                await session.start(self._options.stop_timeout)
+                await session.start(self._options.close_timeout)
                 try:
                     await self._hold(session)
                 finally:
@@ -100,7 +100,7 @@ class Sessions:
         if self.membership is not None:
             self.membership.close()
         self._session = self.membership = self._fetcher = None
-        await session.stop(self._options.stop_timeout)
+        await session.stop(self._options.close_timeout)
 
     # -- the health of the session -----------------------------------------------------------------
 

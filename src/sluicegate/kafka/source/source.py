@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
-from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.source import SourceCapabilities
+from ..access import KafkaAccess, access_of
 from ..client.options import MemberOptions
 from ..groups import GroupSource
 from ..parallel_consumer_map import confluent_ranges
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from .sessions import Sessions  # noqa: F401  # in the name of the base
 
 
-@known_arguments()
+@known_arguments(access=KafkaAccess)
 class KafkaSource(GroupSource["Sessions"]):
     """Topics of Kafka, read as a member of a consumer group.
 
@@ -36,7 +38,7 @@ class KafkaSource(GroupSource["Sessions"]):
         topics: names of topics.
         pattern: a regular expression instead, matched from the beginning of the names. The client
             looks for new topics every `metadata_max_age_ms` (five minutes).
-        bootstrap: `"host:port"`, several separated by commas, or a list.
+        bootstrap: `"host:port"`, several separated by commas, a list, or a `KafkaAccess`.
         group: the consumer group, in which the positions are stored.
         start: the start point of a partition that has no stored position, or whose position is no
             longer retained: `"earliest"`, `"latest"`, a time (a `datetime` with a time zone), or
@@ -51,11 +53,10 @@ class KafkaSource(GroupSource["Sessions"]):
         max_poll_interval: seconds without a fetch after which the client leaves the group. A
             consumer that does not fetch because its window is full stays a member.
         commit_timeout: timeout in seconds of one request about positions.
-        stop_timeout: timeout in seconds for leaving the group at the end.
-        client: other options of `aiokafka.AIOKafkaConsumer`, by name: `ssl_context`,
-            `security_protocol`, `sasl_mechanism`, `isolation_level`, `fetch_max_bytes`, ...
-            `fetch_max_wait_ms` is 100 unless set here: a broker may delay a fetch for this long,
-            and with it all partitions that this member reads from that broker.
+        client: other options of `aiokafka.AIOKafkaConsumer`, by name, besides those of the access:
+            `{"isolation_level": ..., "fetch_max_bytes": ...}`. `fetch_max_wait_ms` is 100 unless
+            set here: a broker may delay a fetch for this long, and with it all partitions that this
+            member reads from that broker.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. Used by one consumer at a time, on one loop. Nothing is
     started before it is opened. An unreachable broker, a missing topic or a missing permission is
@@ -68,6 +69,7 @@ class KafkaSource(GroupSource["Sessions"]):
         lag="ends",
         shares="partitions",
         metadata=True,
+        foreign_map=confluent_ranges,
         transactions="positions",
     )
 
@@ -75,7 +77,7 @@ class KafkaSource(GroupSource["Sessions"]):
         self,
         *topics: str,
         pattern: str | None = None,
-        bootstrap: str | Sequence[str],
+        bootstrap: str | Sequence[str] | KafkaAccess,
         group: str,
         start: Start | datetime = "earliest",
         instance: str | None = None,
@@ -83,25 +85,23 @@ class KafkaSource(GroupSource["Sessions"]):
         rebalance_timeout: float | timedelta = 60.0,
         max_poll_interval: float | timedelta = 300.0,
         commit_timeout: float | timedelta = 5.0,
-        stop_timeout: float | timedelta = 5.0,
-        **client: Any,
+        client: Mapping[str, Any] | None = None,
     ) -> None:
         self._options = MemberOptions.of(
-            bootstrap=bootstrap,
+            access=access_of(bootstrap),
             group=group,
             instance=instance,
             session_timeout=session_timeout,
             rebalance_timeout=rebalance_timeout,
             max_poll_interval=max_poll_interval,
             commit_timeout=commit_timeout,
-            stop_timeout=stop_timeout,
             client=client,
         )
         super().__init__(topics, pattern, start, self._options.bootstrap, self._options.group)
-        self.traits = SourceTraits(
+        self.capabilities = replace(
+            self.capabilities,
             keep_alive_every=self._options.max_poll_interval / 3,
             revoke_within=self._options.revoke_within,
-            foreign_map=confluent_ranges,
         )
         self._store: PositionStore | None = None
 
@@ -123,7 +123,7 @@ class KafkaSource(GroupSource["Sessions"]):
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
         """Join the group in the background; at exit, end the claims and leave the group.
 
-        The exit takes at most `stop_timeout`, plus 3 s if the client hangs. Raises `ConfigError` if
+        The exit takes at most `close_timeout`, plus 3 s if the client hangs. Raises `ConfigError` if
         the source is already open, or aiokafka rejects its options.
         """
         from ..client.session import Session
@@ -139,7 +139,7 @@ class KafkaSource(GroupSource["Sessions"]):
                 self._sessions = None
                 task.cancel()
                 await asyncio.wait([task])
-                await first.stop(self._options.stop_timeout)  # the task may not have started
+                await first.stop(self._options.close_timeout)  # the task may not have started
 
     async def keep_alive(self) -> None:
         """Count as active in the group."""

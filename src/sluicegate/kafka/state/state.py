@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from ..._core import checks
 from ..._core.checks import bad
@@ -15,6 +15,7 @@ from ..._core.keywords import known_arguments
 from ...flow.state.changes import ChangeLog
 from ...flow.state.positions import PositionedState
 from ...flow.state.store import KeptStore, check_decodes, checked_codec
+from ..access import KafkaAccess, access_of
 from ..arguments import TOPIC
 from ..client.options import MAX_BATCH_BYTES, ProducerOptions
 from ..sink.sink import KafkaSink
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from ...flow.state.store import StateCodec
 
 
-@known_arguments()
+@known_arguments(access=KafkaAccess)
 class KafkaState(PositionedState):
     """The state of a consumer's partitions in a compacted topic of Kafka; see
     `Consumer.run_events`.
@@ -46,15 +47,15 @@ class KafkaState(PositionedState):
             it does not exist, with as many partitions as the consumed topic, and 3 replicas, or one
             on each broker if there are fewer. Its records are the entries: a key, and an encoded
             value or a tombstone.
-        bootstrap: `"host:port"`, several separated by commas, or a list; the cluster of the
-            consumed topic.
+        bootstrap: `"host:port"`, several separated by commas, a list, or a `KafkaAccess`; the
+            cluster of the consumed topic.
         codec: the encoding of values; default: JSON.
         max_pending: the most turns whose changes wait for their position. At this limit, no later
             event of the partition begins until they are stored.
         max_pending_bytes: the same in bytes of keys, encoded values and forwarded records.
         topic_config: more settings of a created topic, by Kafka's names.
-        compression: as for `KafkaSink`, as are `request_timeout`, `close_timeout`,
-            `transaction_timeout`, and the options of aiokafka's client.
+        compression: as for `KafkaSink`.
+        transaction_timeout: as for `KafkaSink`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. The constructor
     does not connect. Opening suspends; it raises `ConfigError` for a refused login, for a topic
@@ -69,50 +70,42 @@ class KafkaState(PositionedState):
         self,
         *,
         topic: str,
-        bootstrap: str | Sequence[str],
+        bootstrap: str | Sequence[str] | KafkaAccess,
         codec: StateCodec | None = None,
         max_pending: int = 10_000,
         max_pending_bytes: int = 16 << 20,
         topic_config: Mapping[str, str] | None = None,
         compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None,
-        request_timeout: float | timedelta = 10.0,
-        close_timeout: float | timedelta = 5.0,
         transaction_timeout: float | timedelta = 60.0,
-        **client: Any,
     ) -> None:
         super().__init__()
         need("aiokafka", "kafka", "KafkaState")
         from .topic import StateTopic
 
+        access = access_of(bootstrap)
         self._codec = checked_codec(codec)
         self._most = checks.count("max_pending", max_pending)
         self._most_bytes = checks.count("max_pending_bytes", max_pending_bytes)
         self._sink = KafkaSink(
             attrgetter("topic"),
-            bootstrap=bootstrap,
+            bootstrap=access,
             key=attrgetter("key"),
             value=attrgetter("value"),
             headers=attrgetter("headers"),
             partition=attrgetter("partition"),
             compression=compression,
-            request_timeout=request_timeout,
-            close_timeout=close_timeout,
             transaction_timeout=transaction_timeout,
-            **client,
         )
         checks.text("topic", topic)
         if not TOPIC.fullmatch(topic):
             rule = "must be 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'"
             raise bad("topic", topic, rule)
         options = ProducerOptions.of(
-            bootstrap=bootstrap,
+            access=access,
             compression=compression,
             max_batch_bytes=MAX_BATCH_BYTES,
             idempotent=True,
-            request_timeout=request_timeout,
-            close_timeout=close_timeout,
             transaction_timeout=transaction_timeout,
-            client=client,
         )
         self._topic = StateTopic(
             topic,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
 from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import only_user
-from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.source import SourceCapabilities
 from ..options import NatsOptions
 from .options import ReadOptions
 
@@ -89,7 +89,7 @@ class JetStreamSource:
     also uses the subject `_SLUICEGATE.members.STREAM.DURABLE`.
     """
 
-    capabilities: ClassVar = SourceCapabilities(
+    capabilities = SourceCapabilities(
         starts=frozenset({"beginning", "end", "time", "offset"}),
         batches=True,
         lag="counts",
@@ -141,7 +141,6 @@ class JetStreamSource:
         self._close_timeout = checks.seconds(
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
         )
-        self.traits = SourceTraits(settles_each=True)
         self._sessions: StreamSessions | None = None
 
     @asynccontextmanager

@@ -1,4 +1,9 @@
-"""Connections to PostgreSQL: where and how, statements, answers, errors."""
+"""Connections to PostgreSQL.
+
+`access` and `dsn` say where and how to connect, `connections` lends connections and `statements`
+prepares them, `answers` bounds each answer, `notifications` listens, `errors` and `refusals`
+classify.
+"""
 
 from ..._core.public import publish_all
 from .access import PostgresAccess

@@ -9,7 +9,7 @@ import math
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import quote
@@ -19,6 +19,7 @@ from ..._core.addresses import UNSET, Options
 from ..._core.checks import bad
 from ..._core.errors import ConfigError, RefusedError, SinkError
 from ..._core.extras import need
+from ..._core.opening import check_picklable
 from .answers import ANSWER_TIMEOUT
 from .dsn import check_dsn, check_service, place_of
 
@@ -32,6 +33,8 @@ PoolFactory = Callable[[], object]
 Password = Callable[[], str | Awaitable[str]]
 Prepared = Literal["auto"] | bool
 POOL_SIZE = 10
+CLOSE_TIMEOUT = 5.0
+"""Default of `close_timeout`, in seconds."""
 STATEMENTS, LONGEST = 100, 15 * 1024
 """Defaults of asyncpg."""
 LOANS = 100
@@ -67,17 +70,45 @@ class PostgresAccess:
         connect_options: options of `asyncpg.create_pool`, such as `ssl`, `server_settings` or
             `init`. `ssl` may also be a function that returns the `SSLContext`, which can be
             pickled. Never shown.
+        pool: an asyncpg pool of the application, or a function, async or not, that returns one,
+            instead of `dsn`. A pool cannot be pickled, a function can. A source listens for
+            notifications on one of its connections, if there are three or more.
+        close_pool: whether closing an object that connects also closes that pool; default: only if
+            a function returned it. A pool that stays open is shared: only connections that are
+            lent are closed.
+        statement_timeout: time limit of one statement on the server, in seconds; default: the
+            server's, and 5 for monitors. Exceeding it is transient. Not with `pool`.
+        prepared_statements: `"auto"`: statements are prepared, unless the connections come from a
+            pooler such as PgBouncer, which is tested on each new connection and logged once.
+            `True`: always; only for a pooler in session mode, or one that supports prepared
+            statements. `False`: never; statements then run in transaction blocks, which costs a
+            small batch two round trips.
+        close_timeout: seconds for closing, and for resetting a connection after a cancelled call,
+            before it is terminated. Default 5.
+        answer_timeout: seconds for the answer to each statement of the library itself; then the
+            connection is ended, which counts as an outage. Default 20; at most half of the lease
+            of an object with leases.
 
     Raises `ConfigError` for a DSN that is empty or cannot be read strictly, for an option in it that
-    belongs elsewhere, such as `?pool_size=5`, and for `connect_options` that the classes set.
+    belongs elsewhere, such as `?pool_size=5`, for `connect_options` that the classes set, and for
+    any other bad argument.
     """
 
-    dsn: str
+    dsn: str | None = None
     password: str | Password | None = field(default=None, kw_only=True)
     connect_options: Mapping[str, Any] = field(default_factory=Options, kw_only=True)
+    pool: Pool[Any] | PoolFactory | None = field(default=None, kw_only=True)
+    close_pool: bool | None = field(default=None, kw_only=True)
+    statement_timeout: float | timedelta | None = field(default=None, kw_only=True)
+    prepared_statements: Prepared = field(default="auto", kw_only=True)
+    close_timeout: float | timedelta = field(default=CLOSE_TIMEOUT, kw_only=True)
+    answer_timeout: float | timedelta = field(default=ANSWER_TIMEOUT, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_dsn(self.dsn)
+        if self.pool is None:
+            check_dsn(self.dsn)
+        else:
+            _check_pool(self)
         options = _check_options(self.connect_options)
         if self.password is not None:
             if "password" in options:
@@ -87,7 +118,22 @@ class PostgresAccess:
             ):
                 rule = f"must be text that is not empty, or a function that returns it; {UNSET}"
                 raise bad("password", "..." if self.password else self.password, rule)
-        object.__setattr__(self, "connect_options", options)
+        _check_close(self.pool, self.close_pool)
+        _check_prepared(self.prepared_statements, options)
+        found = {
+            "connect_options": options,
+            "statement_timeout": checks.optional_seconds(
+                "statement_timeout", self.statement_timeout, usual=checks.LONG_TIMEOUT
+            ),
+            "close_timeout": checks.seconds(
+                "close_timeout", self.close_timeout, usual=checks.LONG_TIMEOUT
+            ),
+            "answer_timeout": checks.seconds(
+                "answer_timeout", self.answer_timeout, usual=checks.LONG_TIMEOUT
+            ),
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_environment(
@@ -95,6 +141,10 @@ class PostgresAccess:
         *,
         password: str | Password | None = None,
         connect_options: Mapping[str, Any] | None = None,
+        statement_timeout: float | timedelta | None = None,
+        prepared_statements: Prepared = "auto",
+        close_timeout: float | timedelta = CLOSE_TIMEOUT,
+        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
     ) -> PostgresAccess:
         """Connect to where libpq's environment variables say.
 
@@ -111,15 +161,26 @@ class PostgresAccess:
                 "and the database, or pass a DSN"
             )
         service = os.environ.get("PGSERVICE")  # asyncpg reads it too late
-        if not service:
-            return cls("postgresql://", password=password, connect_options=connect_options or {})
-        dsn = f"postgresql://?service={quote(service, safe='')}"
-        return cls(dsn, password=password, connect_options=connect_options or {})
+        return cls(
+            f"postgresql://?service={quote(service, safe='')}" if service else "postgresql://",
+            password=password,
+            connect_options=connect_options or {},
+            statement_timeout=statement_timeout,
+            prepared_statements=prepared_statements,
+            close_timeout=close_timeout,
+            answer_timeout=answer_timeout,
+        )
 
     @property
     def place(self) -> str:
         """Host and database, for messages."""
-        return place_of(self.dsn, self.connect_options)
+        return "a pool" if self.dsn is None else place_of(self.dsn, self.connect_options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        for name in ("pool", "connect_options"):
+            check_picklable(self, name, given[name])
+        return partial(type(self), **given), ()
 
     def __repr__(self) -> str:
         return f"PostgresAccess({self.place})"
@@ -130,7 +191,7 @@ def arguments_of(access: PostgresAccess) -> dict[str, Any]:
 
     Raises `ConfigError` if the DSN names a service that does not exist.
     """
-    check_service(access.dsn)
+    check_service(cast("str", access.dsn))
     options = {"dsn": access.dsn, **access.connect_options}
     if callable(options.get("ssl")):
         options["ssl"] = cast("Callable[[], object]", options["ssl"])()
@@ -170,60 +231,69 @@ async def _ask_password(password: Password, place: str) -> str:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Access:
-    """How connections are created, and their number."""
+    """What one object makes of a `PostgresAccess`: the number of its connections, and its limits."""
 
-    given: PostgresAccess | None
-    """`None` for a pool."""
-    pool: Pool[Any] | PoolFactory | None
-    closes_pool: bool
+    given: PostgresAccess
     size: int
     statement_timeout: float | None
     answer_timeout: float
-    prepared: Prepared
 
     @classmethod
     def of(
         cls,
-        dsn: str | PostgresAccess | None,
+        dsn: str | PostgresAccess,
         *,
-        pool: Pool[Any] | PoolFactory | None,
-        close_pool: bool | None,
-        size: int | None,
-        timeout: float | timedelta | None,
-        prepared: Prepared,
-        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
+        size: int | None = None,
         lease: float | timedelta | None = None,
+        statement_timeout: float | None = None,
     ) -> Access:
         """Check the arguments. Raises `ConfigError`, which never shows the DSN.
 
-        Half of a `lease` is the most for an answer, so that another connection can extend it.
+        Half of a `lease` is the most for an answer, so that another connection can extend it. The
+        `statement_timeout` is the default of connections that are not lent.
         """
-        if pool is not None:
-            _check_pool(pool, dsn, timeout)
-        given = None if pool is not None else access_of(dsn)
+        given = access_of(dsn)
+        limit = cast("float | None", given.statement_timeout)
         return cls(
             given=given,
-            pool=pool,
-            closes_pool=_check_close(pool, close_pool),
-            size=_check_size(pool, size),
-            statement_timeout=checks.optional_seconds(
-                "statement_timeout", timeout, usual=checks.LONG_TIMEOUT
-            ),
-            answer_timeout=_answer_timeout(answer_timeout, lease),
-            prepared=_check_prepared(prepared, {} if given is None else given.connect_options),
+            size=_check_size(given.pool, size),
+            statement_timeout=statement_timeout if limit is None and given.pool is None else limit,
+            answer_timeout=_answer_timeout(given.answer_timeout, lease),
         )
+
+    @property
+    def pool(self) -> Pool[Any] | PoolFactory | None:
+        """The pool that is lent, or a function that creates it."""
+        return self.given.pool
+
+    @property
+    def closes_pool(self) -> bool:
+        """Whether the pool is closed; by default not if it is an application's."""
+        closes = self.given.close_pool
+        return not is_pool(self.pool) if closes is None else closes
+
+    @property
+    def prepared(self) -> Prepared:
+        """Whether statements are prepared."""
+        caches = self.options.get("statement_cache_size") != 0
+        return self.given.prepared_statements if caches else False
+
+    @property
+    def close_timeout(self) -> float:
+        """Seconds for closing."""
+        return cast("float", self.given.close_timeout)
 
     @property
     def place(self) -> str:
         """Host and database for messages."""
-        return "a pool" if self.given is None else self.given.place
+        return self.given.place
 
     @property
     def options(self) -> Mapping[str, Any]:
         """The options of asyncpg."""
-        return Options() if self.given is None else self.given.connect_options
+        return self.given.connect_options
 
     @property
     def keeps_codecs(self) -> bool:
@@ -256,16 +326,22 @@ class Access:
 
     def pool_options(self) -> dict[str, Any]:
         """Return the arguments of `asyncpg.create_pool`. Raises `ConfigError`."""
-        given = {} if self.given is None else arguments_of(self.given)
-        return {"min_size": 0, "max_size": self.size, **given}
+        return {"min_size": 0, "max_size": self.size, **arguments_of(self.given)}
 
     def __repr__(self) -> str:
         return f"Access({self.place})"
 
 
-def access_of(dsn: object) -> PostgresAccess:
-    """Return the access of an argument that is a DSN or an access. Raises `ConfigError`."""
-    return dsn if isinstance(dsn, PostgresAccess) else PostgresAccess(cast("str", dsn))
+def access_of(dsn: object, *, lends: bool = True) -> PostgresAccess:
+    """Return the access of an argument that is a DSN or an access. Raises `ConfigError`.
+
+    Without `lends`, an access with a pool is refused.
+    """
+    found = dsn if isinstance(dsn, PostgresAccess) else PostgresAccess(cast("str", dsn))
+    if found.dsn is None and not lends:
+        rule = "has only a pool; give the DSN, since this needs a connection of its own"
+        raise bad("dsn", "PostgresAccess", rule)
+    return found
 
 
 def is_pool(pool: object) -> bool:
@@ -274,25 +350,23 @@ def is_pool(pool: object) -> bool:
     return asyncpg is not None and isinstance(pool, asyncpg.Pool)
 
 
-def _check_pool(pool: object, dsn: object, timeout: object) -> None:
-    if not (callable(pool) or is_pool(pool)):
+def _check_pool(access: PostgresAccess) -> None:
+    if not (callable(access.pool) or is_pool(access.pool)):
         rule = "must be an asyncpg pool, or a function (async or not) that makes one"
-        raise bad("pool", type(pool).__name__, rule)
-    for name, value in (("dsn", dsn), ("statement_timeout", timeout)):
-        if value is not None:
+        raise bad("pool", type(access.pool).__name__, rule)
+    for name in ("dsn", "password", "connect_options", "statement_timeout"):
+        if getattr(access, name):
             raise bad(
                 name, "...", "must not be given beside pool=, whose function decides how to connect"
             )
 
 
-def _check_close(pool: object, close_pool: object) -> bool:
-    """Return whether to close the pool with the sink; for a user's pool only on request."""
+def _check_close(pool: object, close_pool: object) -> None:
     if close_pool is None:
-        return not is_pool(pool)
-    closes = checks.flag("close_pool", close_pool)
+        return
+    checks.flag("close_pool", close_pool)
     if pool is None:
-        raise bad("close_pool", close_pool, "needs pool=; the sink closes a pool of its own")
-    return closes
+        raise bad("close_pool", close_pool, "needs pool=; a pool of the library's own is closed")
 
 
 def _check_size(pool: Any, size: int | None) -> int:
@@ -306,22 +380,19 @@ def _check_size(pool: Any, size: int | None) -> int:
 
 
 def _answer_timeout(given: float | timedelta, lease: float | timedelta | None) -> float:
-    seconds = checks.seconds("answer_timeout", given, usual=checks.LONG_TIMEOUT)
+    seconds = cast("float", given)
     if lease is None:
         return seconds
     # its own check warns of milliseconds
     return min(seconds, checks.seconds("lease", lease, usual=checks.ANY_LENGTH) / 2)
 
 
-def _check_prepared(prepared: object, options: Mapping[str, Any]) -> Prepared:
+def _check_prepared(prepared: object, options: Mapping[str, Any]) -> None:
     if not (isinstance(prepared, bool) or prepared == "auto"):
         raise bad("prepared_statements", prepared, 'must be "auto", True or False')
-    if options.get("statement_cache_size") != 0:
-        return cast("Prepared", prepared)
-    if prepared is True:
+    if prepared is True and options.get("statement_cache_size") == 0:
         rule = "contradicts connect_options={'statement_cache_size': 0}; leave one of them out"
         raise bad("prepared_statements", prepared, rule)
-    return False
 
 
 def _check_options(options: Mapping[str, Any]) -> Options:

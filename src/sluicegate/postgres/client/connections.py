@@ -58,14 +58,12 @@ ConT = TypeVar("ConT")
 class Connections:
     """An open asyncpg pool."""
 
-    def __init__(
-        self, pool: Pool[Any], access: Access, statements: Statements, close_timeout: float
-    ) -> None:
+    def __init__(self, pool: Pool[Any], access: Access, statements: Statements) -> None:
         self.statements = statements
         self.pool = pool
         self._access = access
         self._place = access.place
-        self.close_timeout = close_timeout
+        self.close_timeout = access.close_timeout
         self._lent: set[PoolConnectionProxy[Any]] = set()
         self._returning: dict[asyncio.Task[None], PoolConnectionProxy[Any]] = {}
         self._lending: Lending[PoolConnectionProxy[Any]] = Lending(
@@ -74,11 +72,11 @@ class Connections:
         self._timer: TimerHandle | None = None
 
     @classmethod
-    async def to(cls, access: Access, close_timeout: float) -> Connections:
+    async def to(cls, access: Access) -> Connections:
         """Connect. Raises `ConfigError` for a refusal, `UnavailableError` if no server answers."""
         statements = Statements(access)
         pool = await _make_pool(access, statements)
-        opened = cls(pool, access, statements, close_timeout)
+        opened = cls(pool, access, statements)
         try:
             _check_usable(pool)
             await pool

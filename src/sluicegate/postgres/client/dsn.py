@@ -65,7 +65,7 @@ _ELSEWHERE = {
     "min_size": f"{_CLIENT}'min_size'",
     "command_timeout": f"{_CLIENT}'command_timeout'",
     "statement_cache_size": f"{_CLIENT}'statement_cache_size'",
-    "prepared_statements": "give it to the class as prepared_statements=",
+    "prepared_statements": "give it to PostgresAccess as prepared_statements=",
     "schema": "give it to the class as schema=",
     "ssl": "write sslmode=require",
     "pgbouncer": "leave it out, since poolers are recognized",

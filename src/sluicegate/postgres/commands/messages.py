@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from ..._core.source import Record
     from ..client.connections import Connections
 
-CLOSE_SECONDS = 5.0
 BATCH_WITHIN = 3600.0
 """Seconds for a statement of a deletion, which may read the whole log."""
 
@@ -102,15 +101,7 @@ async def _delete(options: argparse.Namespace, *, ask_only: bool = False) -> Del
 async def connect(stack: AsyncExitStack, options: argparse.Namespace) -> Connections:
     """Connect to the log and check its schema. Raises `ConfigError`."""
     need_asyncpg()
-    access = Access.of(
-        options.dsn,
-        pool=None,
-        close_pool=None,
-        size=1,
-        timeout=None,
-        prepared="auto",
-    )
-    return await connected_to_log(stack, access, options.schema, close_timeout=CLOSE_SECONDS)
+    return await connected_to_log(stack, Access.of(options.dsn, size=1), options.schema)
 
 
 PAGE = 500

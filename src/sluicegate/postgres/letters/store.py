@@ -194,7 +194,7 @@ class LetterConnection:
     """One connection. Methods raise `StoreError`. A DSN that cannot be read raises `ConfigError`."""
 
     def __init__(self, dsn: str | PostgresAccess) -> None:
-        self._access = access_of(dsn)
+        self._access = access_of(dsn, lends=False)
         self._connection: PoolConnectionProxy[Any] | None = None
         self._is_pooled = False
         self._holder: PoolConnectionProxy[Any] | None = None

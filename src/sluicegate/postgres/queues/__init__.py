@@ -1,4 +1,10 @@
-"""Queues in PostgreSQL: creation, operation of keys, jobs and routing, and monitoring."""
+"""Queues in PostgreSQL: creation, operation of keys, jobs and routing, and monitoring.
+
+The SQL functions are in `schema/migrations/0002_queues.sql`: they lease, settle and end the lanes of
+keys. `sink` and `enqueue` insert jobs; `source` fetches them: `leasing` and `leases` claim lanes,
+`serving` is the open source, `routing` and `ring` give ranges of keys to processes. `admin`,
+`contents`, `settings`, `queries`, `report`, `stats` and `monitor` are for operators.
+"""
 
 from ..._core.public import publish_all
 from ..records.monitor import QueueObserver

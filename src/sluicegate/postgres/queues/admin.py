@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..._core import checks
 from ..._core.checks import bad, shown
 from ..._core.errors import ConfigError, RefusedError
 from ..._core.keywords import known_arguments
-from ..client.answers import ANSWER_TIMEOUT
+from ..client.access import PostgresAccess
 from ..records.access import SchemaAccess, SchemaObject
 from ..schema.contents import LOST_JOBS
 from ..schema.opened import DEFAULT_SCHEMA
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import Unpack
 
-    from asyncpg import Pool
-
-    from ..client.access import PoolFactory, PostgresAccess, Prepared
     from ..records.access import SchemaStatements
     from .ring import SlotFunction
     from .settings import Poison, QueueChanges
@@ -75,7 +72,7 @@ _FORGET_LANES = tuple(
 _DROP_QUEUE = "DELETE FROM {schema}.queue q WHERE q.name = $1"
 
 
-@known_arguments()
+@known_arguments(access=PostgresAccess)
 class QueueAdmin(SchemaObject):
     """Creates, changes and drops queues, and reports what waits in them and why.
 
@@ -86,14 +83,6 @@ class QueueAdmin(SchemaObject):
             shown. The role needs the privilege to operate queues. Only the owner
             of the schema can `drop`, or change `slot_function`, `ordering_required` or `sticky`.
         schema: the schema, created by `sluicegate pg install`; default `"sluicegate"`.
-        pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
-        close_pool: whether closing closes that pool; default: only if a function created it.
-        statement_timeout: timeout in seconds of a statement on the server; default: the server's
-            setting.
-        prepared_statements: as for `PostgresSink`.
-        close_timeout: timeout in seconds for closing the connection; default 5.
-        answer_timeout: seconds for the answer to each statement of the library itself; then the
-            connection is ended, which counts as an outage. Default 20.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening connects,
     and raises `ConfigError` for a schema that is missing or too old. Methods suspend for a few
@@ -102,29 +91,8 @@ class QueueAdmin(SchemaObject):
     taken effect.
     """
 
-    def __init__(
-        self,
-        dsn: str | PostgresAccess | None = None,
-        *,
-        schema: str = DEFAULT_SCHEMA,
-        pool: Pool[Any] | PoolFactory | None = None,
-        close_pool: bool | None = None,
-        statement_timeout: float | timedelta | None = None,
-        prepared_statements: Prepared = "auto",
-        close_timeout: float | timedelta = 5.0,
-        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
-    ) -> None:
-        super().__init__(
-            dsn,
-            schema=schema,
-            pool=pool,
-            close_pool=close_pool,
-            size=1,
-            statement_timeout=statement_timeout,
-            prepared_statements=prepared_statements,
-            close_timeout=close_timeout,
-            answer_timeout=answer_timeout,
-        )
+    def __init__(self, dsn: str | PostgresAccess, *, schema: str = DEFAULT_SCHEMA) -> None:
+        super().__init__(dsn, schema=schema, size=1)
 
     # -- settings ----------------------------------------------------------------------------------
 

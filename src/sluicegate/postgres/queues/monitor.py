@@ -5,11 +5,11 @@ Each queue is queried separately, so a slow query affects only its own figures.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..._core import checks
 from ..._core.keywords import known_arguments
-from ..client.answers import ANSWER_TIMEOUT
+from ..client.access import PostgresAccess
 from ..records.access import SchemaAccess
 from ..records.monitor import EVERY, Monitor, QueueObserver
 from ..schema.opened import DEFAULT_SCHEMA
@@ -20,14 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
-    from asyncpg import Pool
-
     from ..._core.clock import Clock
-    from ..client.access import PoolFactory, PostgresAccess, Prepared
     from .stats import QueueStats, StoredQueue
 
 
-@known_arguments()
+@known_arguments(access=PostgresAccess)
 class QueueMonitor(Monitor[QueueFigures, QueueMonitorStats]):
     """Reads the figures of all queues in a schema every few seconds while it is open.
 
@@ -44,13 +41,6 @@ class QueueMonitor(Monitor[QueueFigures, QueueMonitorStats]):
         every: seconds between two readings; default 15.
         count_to: the limit for each count of jobs or keys in a queue; default 10,000. A reading
             scans up to this many entries of a few indexes for each queue.
-        pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
-        close_pool: whether closing closes that pool; default: only if a function created it.
-        statement_timeout: timeout in seconds of a query on the server; default 5. Not with `pool`.
-        prepared_statements: as for `PostgresSink`.
-        close_timeout: timeout in seconds for closing the connection; default 5.
-        answer_timeout: seconds for the answer to each statement of the library itself; then the
-            connection is ended, which counts as an outage. Default 20.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening does not
@@ -64,19 +54,13 @@ class QueueMonitor(Monitor[QueueFigures, QueueMonitorStats]):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None = None,
+        dsn: str | PostgresAccess,
         *,
         schema: str = DEFAULT_SCHEMA,
         name: str | None = None,
         observers: Iterable[QueueObserver] = (),
         every: float | timedelta = EVERY,
         count_to: int = 10_000,
-        pool: Pool[Any] | PoolFactory | None = None,
-        close_pool: bool | None = None,
-        statement_timeout: float | timedelta | None = None,
-        prepared_statements: Prepared = "auto",
-        close_timeout: float | timedelta = 5.0,
-        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(
@@ -86,12 +70,6 @@ class QueueMonitor(Monitor[QueueFigures, QueueMonitorStats]):
             name=name,
             observers=observers,
             every=every,
-            pool=pool,
-            close_pool=close_pool,
-            statement_timeout=statement_timeout,
-            prepared_statements=prepared_statements,
-            close_timeout=close_timeout,
-            answer_timeout=answer_timeout,
             clock=clock,
         )
         self._count_to = checks.count("count_to", count_to)

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from ..._core.checks import bad
@@ -20,6 +20,7 @@ from ..._core.errors import (
 from ..._core.keywords import known_arguments
 from ..._core.outcome import Outcome
 from ..._core.sink import Capabilities, WriteResult
+from ..client.access import PostgresAccess
 from ..client.answers import transaction
 from ..client.errors import (
     message_of,
@@ -55,14 +56,13 @@ from .ring import ring_slot
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
-    from asyncpg import Pool, Record
+    from asyncpg import Record
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
     from ..._core.values.encoding import Getter
-    from ..client.access import PoolFactory, PostgresAccess
     from ..client.connections import Connections
     from ..client.statements import Statements
     from .ring import SlotFunction
@@ -76,7 +76,7 @@ FULL_SECONDS = 1.0
 """Minimum throttle delay of a full queue, in seconds: consumers free capacity continuously."""
 
 
-@known_arguments()
+@known_arguments(access=PostgresAccess)
 class PostgresQueueSink(RecordSink):
     """Enqueues items as jobs of a queue in PostgreSQL. Each write is one transaction.
     Consumers are notified of commits, at most once per 20 ms.
@@ -110,16 +110,7 @@ class PostgresQueueSink(RecordSink):
         queueing_lock: a string that at most one waiting job may have. While that job waits, another
             one is left out: its item is a `duplicate`, and the detail's state is `"locked"`.
             Default: none.
-        pool: an asyncpg pool of the application, or a function, async or not, that returns one,
-            instead of `dsn`. A pool cannot be pickled, a function can.
-        close_pool: whether closing the sink closes that pool; default: only if a function returned
-            it.
         pool_size: number of connections, and therefore of concurrent writes; default 10.
-        close_timeout: seconds for closing, and for resetting a connection after a cancelled write,
-            before it is terminated. Default 5.
-        statement_timeout: time limit of one statement on the server, in seconds; default: the
-            server's.
-        prepared_statements: as in `PostgresSink`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does
     not suspend and connects to nothing. Opening suspends; it connects and looks up the queue. It
@@ -133,7 +124,7 @@ class PostgresQueueSink(RecordSink):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None = None,
+        dsn: str | PostgresAccess,
         *,
         queue: str,
         schema: str = DEFAULT_SCHEMA,
@@ -144,23 +135,9 @@ class PostgresQueueSink(RecordSink):
         priority: str | Callable[[Any], int | None] | None = None,
         id: str | Callable[[Any], object] | None = None,  # noqa: A002  # the name of the part
         queueing_lock: str | Callable[[Any], str | None] | None = None,
-        pool: Pool[Any] | PoolFactory | None = None,
-        close_pool: bool | None = None,
         pool_size: int | None = None,
-        close_timeout: float | timedelta = 5.0,
-        statement_timeout: float | timedelta | None = None,
-        prepared_statements: Literal["auto"] | bool = "auto",
     ) -> None:
-        super().__init__(
-            dsn,
-            schema=schema,
-            pool=pool,
-            close_pool=close_pool,
-            pool_size=pool_size,
-            statement_timeout=statement_timeout,
-            prepared_statements=prepared_statements,
-            close_timeout=close_timeout,
-        )
+        super().__init__(dsn, schema=schema, pool_size=pool_size)
         self._queue = queue_name(queue)
         self._parts = getters(
             key=key,

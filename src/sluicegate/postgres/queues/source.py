@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..._core.keywords import known_arguments
-from ..._core.source import SourceCapabilities, SourceTraits
-from ..client.answers import ANSWER_TIMEOUT
+from ..._core.source import SourceCapabilities
+from ..client.access import PostgresAccess
 from ..records.source import RecordSource
 from .enqueue import queue_channel
 from .leasing import QueueLeases, QueueOptions
@@ -16,18 +16,15 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
-    from asyncpg import Pool
-
     from ..._core.clock import Clock
     from ..._core.positions import UnitMove
     from ..._core.source import ClaimHost, Position, ReturnedAs, SourceClaim, SourceRecord
-    from ..client.access import PoolFactory, PostgresAccess, Prepared
     from ..client.connections import Connections
 
 LEASE = 30.0
 
 
-@known_arguments()
+@known_arguments(access=PostgresAccess)
 class PostgresQueueSource(RecordSource[OpenQueue]):
     """A queue in PostgreSQL, served by one or more consumers. Jobs of a key run one after another,
     in the order in which they were enqueued; different keys run concurrently.
@@ -44,8 +41,7 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
     queue, but may have other effects: delivery is at least once.
 
     The queue decides about a job that cannot be handled (`poison` of `sluicegate queue create`), so
-    a consumer of this source does not accept `poison`, `dead_letters` or `parked`, except
-    `poison="exit"`. An attempt with a backoff of `back_after` seconds or more is left to the queue,
+    a consumer of this source does not accept `poison`, except `poison="exit"`. An attempt with a backoff of `back_after` seconds or more is left to the queue,
     which counts the attempts across processes.
 
     Args:
@@ -67,15 +63,6 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
             waiting under its lease; default 1.
         ends: whether the source ends when no job is ready; otherwise it waits for more. It does not
             wait for jobs that are leased elsewhere, in a backoff, or due later.
-        pool: an asyncpg pool of the application, or a function that creates or returns one, instead
-            of `dsn`. One of its connections listens for notifications if there are three or more.
-        close_pool: whether closing closes that pool; default: only if a function created it.
-        statement_timeout: timeout in seconds of a statement on the server; default: the server's
-            setting.
-        prepared_statements: as for `PostgresSink`.
-        close_timeout: timeout in seconds for closing the connections; default 5.
-        answer_timeout: seconds for the answer to each statement of the library itself; then the
-            connection is ended, which counts as an outage. Default 20; at most half of `lease`.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Used by one consumer
@@ -90,7 +77,7 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None = None,
+        dsn: str | PostgresAccess,
         *,
         queue: str,
         schema: str = "sluicegate",
@@ -101,12 +88,6 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
         poll: float | timedelta = 0.25,
         back_after: float | timedelta = 1.0,
         ends: bool = False,
-        pool: Pool[Any] | PoolFactory | None = None,
-        close_pool: bool | None = None,
-        statement_timeout: float | timedelta | None = None,
-        prepared_statements: Prepared = "auto",
-        close_timeout: float | timedelta = 5.0,
-        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
         self._options = QueueOptions.of(
@@ -120,18 +101,7 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
             back_after=back_after,
             ends=ends,
         )
-        super().__init__(
-            dsn,
-            pool=pool,
-            close_pool=close_pool,
-            statement_timeout=statement_timeout,
-            prepared_statements=prepared_statements,
-            close_timeout=close_timeout,
-            answer_timeout=answer_timeout,
-            lease=lease,
-            clock=clock,
-        )
-        self.traits = SourceTraits(short_claims=True)
+        super().__init__(dsn, lease=lease, clock=clock)
 
     @property
     def _name(self) -> str:

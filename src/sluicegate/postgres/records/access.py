@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ..._core import checks
 from ..._core.classify import caused
 from ..._core.errors import (
     ClosedError,
@@ -18,7 +17,6 @@ from ..._core.errors import (
 from ..._core.opening import Openable
 from ..._core.text import text_of
 from ..client.access import Access, need_asyncpg
-from ..client.answers import ANSWER_TIMEOUT
 from ..client.errors import LOCK_NOT_AVAILABLE, is_lost, shown, sqlstate
 from ..client.names import quoted
 from ..client.refusals import refusal, repair_of
@@ -29,9 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
-    from asyncpg import Pool
-
-    from ..client.access import PoolFactory, PostgresAccess, Prepared
+    from ..client.access import PostgresAccess
     from ..client.connections import Connections
 
 NO_QUEUE, BAD_RANGES = "PS010", "PS013"
@@ -48,42 +44,20 @@ class SchemaObject(Openable):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None,
+        dsn: str | PostgresAccess,
         *,
         schema: str,
-        pool: Pool[Any] | PoolFactory | None,
-        close_pool: bool | None,
         size: int | None,
-        statement_timeout: float | timedelta | None,
-        prepared_statements: Prepared,
-        close_timeout: float | timedelta,
-        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         lease: float | timedelta | None = None,
+        statement_timeout: float | None = None,
     ) -> None:
         need_asyncpg()
-        access = Access.of(
-            dsn,
-            pool=pool,
-            close_pool=close_pool,
-            size=size,
-            timeout=statement_timeout,
-            prepared=prepared_statements,
-            answer_timeout=answer_timeout,
-            lease=lease,
-        )
-        # first, and by these names, for the error message about pickling
-        self._pool, self._connect_options = access.pool, access.options
-        self._access = access
+        self._access = Access.of(dsn, size=size, lease=lease, statement_timeout=statement_timeout)
         self._schema = check_schema_name(schema)
-        self._close_timeout = checks.seconds(
-            "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
-        )
         self._connections: Connections | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        self._connections = await connected_to_log(
-            stack, self._access, self._schema, close_timeout=self._close_timeout
-        )
+        self._connections = await connected_to_log(stack, self._access, self._schema)
 
     @property
     def _opened(self) -> Connections:

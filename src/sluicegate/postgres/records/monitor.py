@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
-    from asyncpg import Pool
-
     from ..._core.clock import Clock
-    from ..client.access import PoolFactory, PostgresAccess, Prepared
+    from ..client.access import PostgresAccess
 
 logger = logging.getLogger("sluicegate.postgres")
 
@@ -97,34 +95,16 @@ class Monitor(SchemaObject, Generic[FiguresT, StatsT]):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None,
+        dsn: str | PostgresAccess,
         make: Callable[[Literal["open", "closed"], int, int, FiguresT | None], StatsT],
         *,
         schema: str,
         name: str | None,
         observers: Iterable[Any],
         every: float | timedelta,
-        pool: Pool[Any] | PoolFactory | None,
-        close_pool: bool | None,
-        statement_timeout: float | timedelta | None,
-        prepared_statements: Prepared,
-        close_timeout: float | timedelta,
-        answer_timeout: float | timedelta,
         clock: Clock | None,
     ) -> None:
-        if statement_timeout is None and pool is None:
-            statement_timeout = QUERY_TIMEOUT
-        super().__init__(
-            dsn,
-            schema=schema,
-            pool=pool,
-            close_pool=close_pool,
-            size=1,
-            statement_timeout=statement_timeout,
-            prepared_statements=prepared_statements,
-            close_timeout=close_timeout,
-            answer_timeout=answer_timeout,
-        )
+        super().__init__(dsn, schema=schema, size=1, statement_timeout=QUERY_TIMEOUT)
         self.name = self._schema if name is None else checks.text("name", name)
         self._observers = Watchers(self._check(observers))
         self._every = checks.seconds("every", every, usual=checks.LONG_TIMEOUT)
@@ -182,8 +162,7 @@ class Monitor(SchemaObject, Generic[FiguresT, StatsT]):
         async with turn:
             now = clock.now()
             if self._connections is None:
-                connections = await Connections.to(self._access, self._close_timeout)
-                self._connections = connections
+                self._connections = await Connections.to(self._access)
             if not self._is_checked:
                 async with self._opened.asking() as con:
                     await opened_schema(con, self._schema)

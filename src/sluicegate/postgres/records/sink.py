@@ -45,15 +45,13 @@ from .values import message_id
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AsyncExitStack
-    from datetime import timedelta
 
-    from asyncpg import Pool
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
     from ..._core.outcome import Outcome
     from ..._core.values.encoding import Getter
-    from ..client.access import PoolFactory, PostgresAccess, Prepared
+    from ..client.access import PostgresAccess
     from ..client.notifications import Notifier
     from ..client.statements import Statements
 
@@ -69,26 +67,12 @@ class RecordSink(SchemaObject):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None,
+        dsn: str | PostgresAccess,
         *,
         schema: str,
-        pool: Pool[Any] | PoolFactory | None,
-        close_pool: bool | None,
         pool_size: int | None,
-        statement_timeout: float | timedelta | None,
-        prepared_statements: Prepared,
-        close_timeout: float | timedelta,
     ) -> None:
-        super().__init__(
-            dsn,
-            schema=schema,
-            pool=pool,
-            close_pool=close_pool,
-            size=pool_size,
-            statement_timeout=statement_timeout,
-            prepared_statements=prepared_statements,
-            close_timeout=close_timeout,
-        )
+        super().__init__(dsn, schema=schema, size=pool_size)
         self._notifier: Notifier | None = None
 
     def classify(self, error: BaseException) -> ErrorClass | None:
@@ -145,7 +129,7 @@ class RecordSink(SchemaObject):
             raise RefusedError(self._nothing_done, repair=text_of(error)) from error
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        connections = await Connections.to(self._access, self._close_timeout)
+        connections = await Connections.to(self._access)
         stack.push_async_callback(connections.close)
         try:
             async with connections.opening() as con, connections.statements.block(con):

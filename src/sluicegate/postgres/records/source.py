@@ -12,7 +12,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..._core import checks
 from ..._core.clock import CountedSignal
@@ -30,11 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
     from datetime import timedelta
 
-    from asyncpg import Pool
-
     from ..._core.clock import Clock
     from ..._core.source import ClaimHost, Fetched, Position, SourceClaim
-    from ..client.access import PoolFactory, PostgresAccess, Prepared
+    from ..client.access import PostgresAccess
 
 logger = logging.getLogger("sluicegate.postgres")
 
@@ -127,31 +125,13 @@ class RecordSource(ABC, Generic[ServingT]):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None,
+        dsn: str | PostgresAccess,
         *,
-        pool: Pool[Any] | PoolFactory | None,
-        close_pool: bool | None,
-        statement_timeout: float | timedelta | None,
-        prepared_statements: Prepared,
-        close_timeout: float | timedelta,
-        answer_timeout: float | timedelta,
         lease: float | timedelta,
         clock: Clock | None,
     ) -> None:
         need_asyncpg()
-        self._access = Access.of(
-            dsn,
-            pool=pool,
-            close_pool=close_pool,
-            size=None,
-            timeout=statement_timeout,
-            prepared=prepared_statements,
-            answer_timeout=answer_timeout,
-            lease=lease,
-        )
-        self._close_timeout = checks.seconds(
-            "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
-        )
+        self._access = Access.of(dsn, lease=lease)
         self._clock = checks.checked_clock(clock)
         self._serving: ServingT | None = None
 
@@ -180,7 +160,7 @@ class RecordSource(ABC, Generic[ServingT]):
         """
         async with AsyncExitStack() as stack:
             stack.enter_context(only_user(self))
-            connections = await Connections.to(self._access, self._close_timeout)
+            connections = await Connections.to(self._access)
             stack.push_async_callback(connections.close)
             self._serving = serving = await self._serve(connections, host, stack)
             stack.callback(self._forget)

@@ -176,7 +176,7 @@ def _library() -> str:
 async def _connect(dsn: str | PostgresAccess, seconds: float) -> AsyncGenerator[AnyConnection]:
     """Connect; each statement is answered within these seconds."""
     need_asyncpg()
-    access = access_of(dsn)
+    access = access_of(dsn, lends=False)
     import asyncpg  # an optional dependency
 
     try:

@@ -199,15 +199,13 @@ def newest() -> int:
     return migrations()[-1].version
 
 
-async def connected_to_log(
-    stack: AsyncExitStack, access: Access, schema: str, *, close_timeout: float
-) -> Connections:
+async def connected_to_log(stack: AsyncExitStack, access: Access, schema: str) -> Connections:
     """Connect and check the schema; `stack` closes the connections.
 
     Raises `ConfigError` if the server refuses the connection or the schema is missing or older, and
     `UnavailableError` if no server answers.
     """
-    connections = await Connections.to(access, close_timeout)
+    connections = await Connections.to(access)
     stack.push_async_callback(connections.close)
     try:
         async with connections.opening() as con, connections.statements.block(con):

@@ -14,7 +14,7 @@ import re
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._core import checks
 from ..._core.checks import bad
@@ -31,8 +31,7 @@ from ..._core.positions import (
     not_its_to_end,
 )
 from ..._core.sink import Capabilities, WriteResult
-from ..client.access import Access, need_asyncpg
-from ..client.answers import ANSWER_TIMEOUT
+from ..client.access import Access, PostgresAccess, need_asyncpg
 from ..client.connections import Connections
 from ..client.errors import classify_postgres, is_gone, sqlstate
 from ..client.refusals import for_opening
@@ -45,13 +44,11 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
-    from asyncpg import Pool
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
     from ..._core.positions import Effect
     from ..._core.transaction import Unit
-    from ..client.access import PoolFactory, PostgresAccess
     from ..client.statements import Statements
 
 
@@ -79,7 +76,6 @@ class _Settings:
     access: Access
     positions: PositionTable
     idle_timeout: float
-    close_timeout: float
 
 
 class _Opened(NamedTuple):
@@ -87,7 +83,7 @@ class _Opened(NamedTuple):
     positions: PositionOwner
 
 
-@known_arguments()
+@known_arguments(access=PostgresAccess)
 class PostgresEffects(PositionsInTable):
     """The destination of a `flow.transaction` whose handler has its effects in PostgreSQL. They
     commit together with the position of the source, so that each message takes effect once.
@@ -105,18 +101,8 @@ class PostgresEffects(PositionsInTable):
     Args:
         dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
             shown.
-        pool: an asyncpg pool of the application, or a function, async or not, that returns one,
-            instead of `dsn`.
-        close_pool: whether closing the destination closes that pool; default: only if a function
-            returned it.
         pool_size: number of connections, and therefore of partitions in concurrent transactions;
             default 10.
-        close_timeout: seconds for closing and for rolling back before a connection is terminated.
-        answer_timeout: seconds for the answer to each statement of the library itself; then the
-            connection is ended, which counts as an outage. Default 20.
-        statement_timeout: time limit of one statement on the server, in seconds; default: the
-            server's.
-        prepared_statements: as for `PostgresSink`.
         idle_timeout: seconds for which a transaction may be idle between two statements, for
             example while a handler waits for another service. After that the server ends it, so
             that a frozen process holds no locks. A slower handler fails.
@@ -134,36 +120,19 @@ class PostgresEffects(PositionsInTable):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None = None,
+        dsn: str | PostgresAccess,
         *,
-        pool: Pool[Any] | PoolFactory | None = None,
-        close_pool: bool | None = None,
         pool_size: int | None = None,
-        close_timeout: float | timedelta = 5.0,
-        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
-        statement_timeout: float | timedelta | None = None,
-        prepared_statements: Literal["auto"] | bool = "auto",
         idle_timeout: float | timedelta = float(IDLE_MOST),
         positions: str = "sluicegate_positions",
         schema: str | None = None,
     ) -> None:
         settings = _Settings(
-            access=Access.of(
-                dsn,
-                pool=pool,
-                close_pool=close_pool,
-                size=pool_size,
-                timeout=statement_timeout,
-                prepared=prepared_statements,
-                answer_timeout=answer_timeout,
-            ),
+            access=Access.of(dsn, size=pool_size),
             positions=PositionTable(table=positions, schema=schema),
             idle_timeout=checks.seconds("idle_timeout", idle_timeout, usual=checks.LONG_TIMEOUT),
-            close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
         )
         need_asyncpg()
-        # first, and by these names, for the error message about pickling
-        self._pool, self._connect_options = settings.access.pool, settings.access.options
         self._settings = settings
         self._open_parts: _Opened | None = None
 
@@ -206,12 +175,14 @@ class PostgresEffects(PositionsInTable):
                 unit=position,
                 place=settings.access.place,
                 idle_timeout=settings.idle_timeout,
-                close_timeout=settings.close_timeout,
+                close_timeout=settings.access.close_timeout,
             )
             made.move_by(parts.positions.move_of(position))
             return made
 
-        async with attempt(parts.connections, make, close_timeout=settings.close_timeout) as within:
+        async with attempt(
+            parts.connections, make, close_timeout=settings.access.close_timeout
+        ) as within:
             yield within
 
     # -- opening and closing -----------------------------------------------------------------------
@@ -228,7 +199,7 @@ class PostgresEffects(PositionsInTable):
 
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self._settings
-        connections = await Connections.to(settings.access, settings.close_timeout)
+        connections = await Connections.to(settings.access)
         stack.push_async_callback(connections.close)
         try:
             async with connections.opening() as con, connections.statements.block(con):

@@ -50,7 +50,6 @@ class Settings:
     target: Target
     access: Access
     row: RowFunction | None
-    close_timeout: float
     ledger: UnitLedger
     positions: PositionTable
     stages: str
@@ -153,7 +152,7 @@ class OpenTable:
         async with attempt(
             self.connections,
             lambda con: self._transaction(con, unit),
-            close_timeout=self.settings.close_timeout,
+            close_timeout=self.settings.access.close_timeout,
             settled=self._prune,
         ) as made:
             yield made

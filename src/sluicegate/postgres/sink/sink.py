@@ -6,12 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..._core import checks
 from ..._core.errors import ClosedError, ErrorClass
 from ..._core.keywords import known_arguments
 from ..._core.values.rows import column_names, optional_names
-from ..client.access import Access, need_asyncpg
-from ..client.answers import ANSWER_TIMEOUT
+from ..client.access import Access, PostgresAccess, need_asyncpg
 from ..client.connections import Connections
 from ..client.errors import classify_postgres
 from .ledger import UnitLedger
@@ -23,20 +21,16 @@ from .strategy import Target, WriteStrategy
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
     from contextlib import AsyncExitStack
-    from datetime import timedelta
-
-    from asyncpg import Pool
 
     from ..._core.batch import Batch
     from ..._core.positions import PositionUnit
     from ..._core.sink import Capabilities, WriteResult
     from ..._core.transaction import Transaction, Unit
     from ..._core.values.rows import RowFunction
-    from ..client.access import PoolFactory, PostgresAccess
     from .positions import PositionOwner
 
 
-@known_arguments()
+@known_arguments(access=PostgresAccess)
 class PostgresSink(PositionsInTable):
     """Writes items as rows of one PostgreSQL table. Each write is atomic, except for refused rows.
 
@@ -84,25 +78,9 @@ class PostgresSink(PositionsInTable):
             50 rows on.
         staging_threshold: the number of rows from which `COPY` into a staging table replaces the
             `INSERT` from arrays; default 10,000.
-        pool: an asyncpg pool of the application, or a function, async or not, that returns one,
-            instead of `dsn`. A pool cannot be pickled, a function can.
-        close_pool: whether closing the sink closes that pool; default: only if a function returned
-            it. A pool that stays open is shared: the sink closes only connections that are lent to
-            it.
-        pool_size: number of connections, and therefore of concurrent writes; default 10. With
-            `pool`, the number of its connections that may be used at once; it must have as many. A
-            batcher with more workers is refused.
-        close_timeout: seconds for closing, and for resetting a connection after a cancelled write,
-            before it is terminated. Default 5.
-        answer_timeout: seconds for the answer to each statement of the library itself; then the
-            connection is ended, which counts as an outage. Default 20.
-        statement_timeout: time limit of one statement on the server, in seconds; default: the
-            server's. Exceeding it is transient.
-        prepared_statements: `"auto"`: statements are prepared, unless the connections come from a
-            pooler such as PgBouncer, which is tested on each new connection and logged once.
-            `True`: always; only for a pooler in session mode, or one that supports prepared
-            statements. `False`: never; statements then run in transaction blocks, which costs a
-            small batch two round trips.
+        pool_size: number of connections, and therefore of concurrent writes; default 10. Of a pool
+            that is lent, the number that may be used at once; it must have as many. A batcher with
+            more workers is refused.
         ledger: the table in which `transaction` records committed units, taken literally; created
             if it is missing.
         ledger_schema: the ledger's schema; default: `schema`. Without either, the ledger is found
@@ -128,7 +106,7 @@ class PostgresSink(PositionsInTable):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None = None,
+        dsn: str | PostgresAccess,
         *,
         table: str,
         columns: Sequence[str],
@@ -142,13 +120,7 @@ class PostgresSink(PositionsInTable):
         statement: Literal["auto", "values", "insert", "unnest", "copy"] = "auto",
         copy_threshold: int | None = None,
         staging_threshold: int | None = None,
-        pool: Pool[Any] | PoolFactory | None = None,
-        close_pool: bool | None = None,
         pool_size: int | None = None,
-        close_timeout: float | timedelta = 5.0,
-        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
-        statement_timeout: float | timedelta | None = None,
-        prepared_statements: Literal["auto"] | bool = "auto",
         ledger: str = "sluicegate_ledger",
         ledger_schema: str | None = None,
         ledger_versions: int = 100,
@@ -167,17 +139,8 @@ class PostgresSink(PositionsInTable):
                 returning=optional_names("returning", returning) or (),
                 strategy=WriteStrategy.of(statement, copy_threshold, staging_threshold),
             ),
-            access=Access.of(
-                dsn,
-                pool=pool,
-                close_pool=close_pool,
-                size=pool_size,
-                timeout=statement_timeout,
-                prepared=prepared_statements,
-                answer_timeout=answer_timeout,
-            ),
+            access=Access.of(dsn, size=pool_size),
             row=row,
-            close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
             ledger=UnitLedger(
                 table=ledger,
                 schema=schema if ledger_schema is None else ledger_schema,
@@ -189,8 +152,6 @@ class PostgresSink(PositionsInTable):
             stages=stages,
         )
         need_asyncpg()
-        # first, and by these names, for the error message about pickling
-        self._pool, self._connect_options = settings.access.pool, settings.access.options
         self._settings = settings
         self._table: OpenTable | None = None
 
@@ -289,7 +250,7 @@ class PostgresSink(PositionsInTable):
 
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self._settings
-        connections = await Connections.to(settings.access, settings.close_timeout)
+        connections = await Connections.to(settings.access)
         stack.push_async_callback(connections.close)
         self._table = await OpenTable.open(settings, connections)
 

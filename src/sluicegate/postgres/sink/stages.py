@@ -128,7 +128,7 @@ class TableStages:
         try:
             yield OpenStage(sink, partial(self._inventory, name, sink))
         except BaseException:
-            within = LOOP_CLOCK.now() + self._table.settings.close_timeout
+            within = LOOP_CLOCK.now() + self._table.settings.access.close_timeout
             with suppress(Exception):  # if this fails, it is collected as an orphan
                 async with LOOP_CLOCK.timeout_at(within), self._connections.lent() as con:
                     await con.execute(f"DROP TABLE IF EXISTS {at(plan, name)}")

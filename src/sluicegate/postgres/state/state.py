@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core import checks
 from ..._core.checks import bad
@@ -19,8 +19,7 @@ from ..._core.source import Position
 from ...flow.state.changes import ChangeLog, StateMark, for_the_source
 from ...flow.state.positions import PositionedState
 from ...flow.state.store import KeptStore, check_decodes, checked_codec
-from ..client.access import Access, need_asyncpg
-from ..client.answers import ANSWER_TIMEOUT
+from ..client.access import Access, PostgresAccess, need_asyncpg
 from ..client.connections import Connections
 from ..client.refusals import for_opening
 from ..sink.ledger import BEGIN_UNIT
@@ -30,15 +29,11 @@ from .table import StateTable, check_mark
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
     from contextlib import AsyncExitStack
-    from datetime import timedelta
-
-    from asyncpg import Pool
 
     from ..._core.source import TopicPartition, TransactionalSource
     from ...flow.state.changes import Stored, TakenChanges
     from ...flow.state.positions import StateKeeper
     from ...flow.state.store import StateCodec
-    from ..client.access import PoolFactory, PostgresAccess
     from ..sink.positions import OwnedPosition
 
 
@@ -47,7 +42,7 @@ class _OpenedState(NamedTuple):
     home: str
 
 
-@known_arguments()
+@known_arguments(access=PostgresAccess)
 class PostgresState(PositionedState):
     """The state of partitions, for `Consumer.run_events`, in memory while it is used, and stored in
     a PostgreSQL table in one transaction with the source's position. After a crash it is exactly
@@ -72,12 +67,8 @@ class PostgresState(PositionedState):
         max_pending: the most turns whose changes wait for their position. At this limit, no later
             event of the partition begins until they are stored.
         max_pending_bytes: the same in bytes of keys and encoded values.
-        pool: as for `PostgresSink`, as are `close_pool`, `close_timeout`,
-            `statement_timeout` and `prepared_statements`.
         pool_size: number of connections, which limits the partitions that are stored or restored
             concurrently; default 10.
-        answer_timeout: seconds for the answer to each statement of the library itself; then the
-            connection is ended, which counts as an outage. Default 20.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
     not connect. Opening suspends; it raises `ConfigError` for a wrong user, password, database or
@@ -90,7 +81,7 @@ class PostgresState(PositionedState):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None = None,
+        dsn: str | PostgresAccess,
         *,
         table: str,
         schema: str | None = None,
@@ -98,35 +89,16 @@ class PostgresState(PositionedState):
         codec: StateCodec | None = None,
         max_pending: int = 10_000,
         max_pending_bytes: int = 16 << 20,
-        pool: Pool[Any] | PoolFactory | None = None,
-        close_pool: bool | None = None,
         pool_size: int | None = None,
-        close_timeout: float | timedelta = 5.0,
-        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
-        statement_timeout: float | timedelta | None = None,
-        prepared_statements: Literal["auto"] | bool = "auto",
     ) -> None:
         super().__init__()
-        self._access = Access.of(
-            dsn,
-            pool=pool,
-            close_pool=close_pool,
-            size=pool_size,
-            timeout=statement_timeout,
-            prepared=prepared_statements,
-            answer_timeout=answer_timeout,
-        )
+        self._access = Access.of(dsn, size=pool_size)
         self._codec = checked_codec(codec)
         self._table = StateTable(table=table, schema=schema, column=self._codec.column)
         self._positions = PositionTable(table=positions, schema=schema, marks_rows=True)
         self._most = checks.count("max_pending", max_pending)
         self._most_bytes = checks.count("max_pending_bytes", max_pending_bytes)
-        self._close_timeout = checks.seconds(
-            "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
-        )
         need_asyncpg()
-        # these names are used in the error about pickling
-        self._pool, self._connect_options = self._access.pool, self._access.options
         self._opened: _OpenedState | None = None
 
     @property
@@ -155,7 +127,7 @@ class PostgresState(PositionedState):
         return self._opened
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        connections = await Connections.to(self._access, self._close_timeout)
+        connections = await Connections.to(self._access)
         stack.push_async_callback(connections.close)
         try:
             async with connections.opening() as con, connections.statements.block(con):

@@ -1,7 +1,11 @@
 """Streams in PostgreSQL.
 
 Append messages in your own transactions, read and delete them, and operate subscriptions. The same
-schema also has a store for parked records.
+schema also has a store for parked records (`subscriptions/parked`).
+
+`log` and `sink` append; `reader`, `reading` and `log_reader` read. `source` consumes: `slots`,
+`holding` and `balancing` share a subscription among processes, `serving` is the open source.
+`admin`, `queries`, `retention`, `stats` and `monitor` are for operators.
 """
 
 from ..._core.public import publish_all

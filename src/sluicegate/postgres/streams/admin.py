@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..._core import checks
 from ..._core.checks import bad
@@ -20,7 +20,7 @@ from ..._core.errors import RefusedError, SluicegateError
 from ..._core.keywords import known_arguments
 from ..._core.logs import log_safely
 from ..._core.subscriptions import SLOTS
-from ..client.answers import ANSWER_TIMEOUT
+from ..client.access import PostgresAccess
 from ..client.names import quoted
 from ..records.access import SchemaAccess, SchemaObject, appender_of, oldest_appender
 from ..schema.opened import DEFAULT_SCHEMA
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from datetime import timedelta
 
-    from asyncpg import Pool
-
-    from ..client.access import PoolFactory, PostgresAccess, Prepared
     from .queries import StoredSubscription
     from .stats import SubscriptionStats
 
@@ -90,7 +87,7 @@ class SkippedMessage(NamedTuple):
     type: str
 
 
-@known_arguments()
+@known_arguments(access=PostgresAccess)
 class SubscriptionAdmin(SchemaObject):
     """Inspects the subscriptions of a log, and pauses, moves or deletes them.
 
@@ -105,14 +102,6 @@ class SubscriptionAdmin(SchemaObject):
         schema: the schema of the log; default `"sluicegate"`.
         lease: seconds for which a process counts as serving after it was last seen; the `lease` of
             the subscriptions, by default 30.
-        pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
-        close_pool: whether to close that pool; default: only if a function created it.
-        statement_timeout: time limit of a statement on the server, in seconds; default: the
-            server's.
-        prepared_statements: as for `PostgresSink`.
-        close_timeout: seconds for closing the connection; default 5.
-        answer_timeout: seconds for the answer to each statement of the library itself; then the
-            connection is ended, which counts as an outage. Default 20.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening connects,
     and raises `ConfigError` if the schema is missing or older. Methods suspend for a few
@@ -123,28 +112,12 @@ class SubscriptionAdmin(SchemaObject):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None = None,
+        dsn: str | PostgresAccess,
         *,
         schema: str = DEFAULT_SCHEMA,
         lease: float | timedelta = 30.0,
-        pool: Pool[Any] | PoolFactory | None = None,
-        close_pool: bool | None = None,
-        statement_timeout: float | timedelta | None = None,
-        prepared_statements: Prepared = "auto",
-        close_timeout: float | timedelta = 5.0,
-        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
     ) -> None:
-        super().__init__(
-            dsn,
-            schema=schema,
-            pool=pool,
-            close_pool=close_pool,
-            size=1,
-            statement_timeout=statement_timeout,
-            prepared_statements=prepared_statements,
-            close_timeout=close_timeout,
-            answer_timeout=answer_timeout,
-        )
+        super().__init__(dsn, schema=schema, size=1)
         self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
 
     # -- queries -----------------------------------------------------------------------------------

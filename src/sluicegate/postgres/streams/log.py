@@ -24,14 +24,9 @@ from .message import Appended, NewMessage, expected_version, stream_name
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
 
-    from asyncpg import Pool
-
     from ..._core.clock import Clock
-    from ..client.access import PoolFactory, PostgresAccess
+    from ..client.access import PostgresAccess
     from .drivers import AsyncUserConnection, SyncUserConnection
-
-
-CLOSE_TIMEOUT = 5.0
 
 
 @known_arguments()
@@ -112,12 +107,7 @@ class StreamLog:
             return _decode(call_sync(connection, call))
 
     @asynccontextmanager
-    async def notifier(
-        self,
-        dsn: str | PostgresAccess | None = None,
-        *,
-        pool: Pool[Any] | PoolFactory | None = None,
-    ) -> AsyncGenerator[StreamNotifier]:
+    async def notifier(self, dsn: str | PostgresAccess) -> AsyncGenerator[StreamNotifier]:
         """Notify readers of appended messages: call `appended()` of the notifier after a commit.
 
         Without it, readers find new messages at their next poll. A `NOTIFY` in the transaction
@@ -126,15 +116,12 @@ class StreamLog:
 
         Args:
             dsn: where to connect, as for `PostgresSink`. Never shown.
-            pool: an asyncpg pool of the application, or a function that creates one, instead of
-                `dsn`.
 
         Entering connects, and suspends. Raises `ConfigError` if the server refuses the connection,
         and `UnavailableError` if no server answers. The exit sends a pending notification.
         """
         need_asyncpg()
-        access = Access.of(dsn, pool=pool, close_pool=None, size=1, timeout=None, prepared="auto")
-        connections = await Connections.to(access, CLOSE_TIMEOUT)
+        connections = await Connections.to(Access.of(dsn, size=1))
         try:
             notifier = StreamNotifier(connections, self._schema)
             try:

@@ -7,11 +7,11 @@ own figures.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..._core import checks
 from ..._core.keywords import known_arguments
-from ..client.answers import ANSWER_TIMEOUT
+from ..client.access import PostgresAccess
 from ..records.access import SchemaAccess
 from ..records.monitor import EVERY, Monitor, StreamObserver
 from ..schema.opened import DEFAULT_SCHEMA
@@ -23,15 +23,12 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
-    from asyncpg import Pool
-
     from ..._core.clock import Clock
-    from ..client.access import PoolFactory, PostgresAccess, Prepared
     from .queries import StoredSubscription
     from .stats import Backlog, HorizonStats, SubscriptionStats
 
 
-@known_arguments()
+@known_arguments(access=PostgresAccess)
 class StreamMonitor(Monitor[LogFigures, LogStats]):
     """Reads the figures of a log periodically while it is open, and passes them to observers.
 
@@ -50,14 +47,6 @@ class StreamMonitor(Monitor[LogFigures, LogStats]):
             poll reads up to this number of index entries for each subscription.
         lease: seconds for which a process counts as a member after it was last seen; the `lease` of
             the subscriptions, by default 30.
-        pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
-        close_pool: whether to close that pool; default: only if a function created it.
-        statement_timeout: time limit of a query on the server, in seconds; default 5. Not with
-            `pool`.
-        prepared_statements: as for `PostgresSink`.
-        close_timeout: seconds for closing the connection; default 5.
-        answer_timeout: seconds for the answer to each statement of the library itself; then the
-            connection is ended, which counts as an outage. Default 20.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening does not
@@ -71,7 +60,7 @@ class StreamMonitor(Monitor[LogFigures, LogStats]):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None = None,
+        dsn: str | PostgresAccess,
         *,
         schema: str = DEFAULT_SCHEMA,
         name: str | None = None,
@@ -79,12 +68,6 @@ class StreamMonitor(Monitor[LogFigures, LogStats]):
         every: float | timedelta = EVERY,
         count_to: int = 10_000,
         lease: float | timedelta = 30.0,
-        pool: Pool[Any] | PoolFactory | None = None,
-        close_pool: bool | None = None,
-        statement_timeout: float | timedelta | None = None,
-        prepared_statements: Prepared = "auto",
-        close_timeout: float | timedelta = 5.0,
-        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(
@@ -94,12 +77,6 @@ class StreamMonitor(Monitor[LogFigures, LogStats]):
             name=name,
             observers=observers,
             every=every,
-            pool=pool,
-            close_pool=close_pool,
-            statement_timeout=statement_timeout,
-            prepared_statements=prepared_statements,
-            close_timeout=close_timeout,
-            answer_timeout=answer_timeout,
             clock=clock,
         )
         self._count_to = checks.count("count_to", count_to)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from ..._core.checks import bad
@@ -22,6 +22,7 @@ from ..._core.keywords import known_arguments
 from ..._core.order.keys import accepted
 from ..._core.outcome import Outcome
 from ..._core.sink import Capabilities
+from ..client.access import PostgresAccess
 from ..client.answers import transaction
 from ..client.errors import sqlstate
 from ..client.names import quoted
@@ -35,15 +36,13 @@ from .message import Appended, expected_version, stream_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import timedelta
 
-    from asyncpg import Pool, Record
+    from asyncpg import Record
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
     from ..._core.sink import WriteResult
     from ..._core.values.encoding import Getter
-    from ..client.access import PoolFactory, PostgresAccess
     from ..client.connections import Connections
     from ..client.statements import Statements
 
@@ -61,7 +60,7 @@ _ANSWER = (
 _MORE = ", CAST($6 AS bigint[]), CAST($7 AS int[]), CAST($8 AS boolean)"
 
 
-@known_arguments()
+@known_arguments(access=PostgresAccess)
 class PostgresStreamSink(RecordSink):
     """Appends items as messages to streams in PostgreSQL. Each write is one transaction.
     Readers are notified of commits, at most once per 20 ms.
@@ -90,16 +89,7 @@ class PostgresStreamSink(RecordSink):
             function from an item to it (`NO_STREAM` if the stream must not exist, `None` for any
             version). If the actual version differs, the item fails with `VersionConflict`. Default:
             any.
-        pool: an asyncpg pool of the application, or a function, async or not, that returns one,
-            instead of `dsn`. A pool cannot be pickled, a function can.
-        close_pool: whether closing the sink closes that pool; default: only if a function returned
-            it.
         pool_size: number of connections, and therefore of concurrent writes; default 10.
-        close_timeout: seconds for closing, and for resetting a connection after a cancelled write,
-            before it is terminated. Default 5.
-        statement_timeout: time limit of one statement on the server, in seconds; default: the
-            server's.
-        prepared_statements: as in `PostgresSink`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does
     not suspend and connects to nothing. Opening suspends; it connects and looks up the log. It
@@ -109,7 +99,7 @@ class PostgresStreamSink(RecordSink):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None = None,
+        dsn: str | PostgresAccess,
         *,
         schema: str = DEFAULT_SCHEMA,
         stream: str | Callable[[Any], str],
@@ -118,23 +108,9 @@ class PostgresStreamSink(RecordSink):
         metadata: str | Callable[[Any], Mapping[str, object] | None] | None = None,
         id: str | Callable[[Any], object] | None = None,  # noqa: A002  # the part's name
         expected: str | Callable[[Any], int | None] | None = None,
-        pool: Pool[Any] | PoolFactory | None = None,
-        close_pool: bool | None = None,
         pool_size: int | None = None,
-        close_timeout: float | timedelta = 5.0,
-        statement_timeout: float | timedelta | None = None,
-        prepared_statements: Literal["auto"] | bool = "auto",
     ) -> None:
-        super().__init__(
-            dsn,
-            schema=schema,
-            pool=pool,
-            close_pool=close_pool,
-            pool_size=pool_size,
-            statement_timeout=statement_timeout,
-            prepared_statements=prepared_statements,
-            close_timeout=close_timeout,
-        )
+        super().__init__(dsn, schema=schema, pool_size=pool_size)
         for name, part in (("stream", stream), ("type", type)):
             if part is None:
                 raise bad(name, None, "must be a field's name or a function of an item")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..._core.keywords import known_arguments
 from ..._core.opening import opened
-from ..._core.source import SourceCapabilities, SourceTraits
-from ..client.answers import ANSWER_TIMEOUT
+from ..._core.source import SourceCapabilities
+from ..client.access import PostgresAccess
 from ..records.source import RecordSource
 from ..schema.opened import check_schema_name
 from ..subscriptions.subscriptions import LEASE, PostgresSubscriptions
@@ -23,17 +23,14 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from datetime import datetime, timedelta
 
-    from asyncpg import Pool
-
     from ..._core.clock import Clock
     from ..._core.source import ClaimHost, PositionStore, SourceClaim, Unread
     from ..._core.subscriptions import SubscriptionLocks, SubscriptionState
-    from ..client.access import PoolFactory, PostgresAccess, Prepared
     from ..client.connections import Connections
     from .options import StreamStart
 
 
-@known_arguments()
+@known_arguments(access=PostgresAccess)
 class PostgresStreamSource(RecordSource[OpenStream]):
     """A subscription to the log of streams in PostgreSQL, served by one or more consumers.
 
@@ -67,15 +64,6 @@ class PostgresStreamSource(RecordSource[OpenStream]):
         ends: whether the source ends when all messages readable at its opening are delivered, by
             this process or others; otherwise it waits for more. It does not wait for paused slots,
             nor for messages behind a transaction that was open at that time.
-        pool: an asyncpg pool of the application, or a function that creates or returns one, instead
-            of `dsn`. One of its connections listens for notifications if there are three or more.
-        close_pool: whether closing closes that pool; default: only if a function created it.
-        statement_timeout: timeout in seconds of a statement on the server; default: the server's
-            setting.
-        prepared_statements: as for `PostgresSink`.
-        close_timeout: timeout in seconds for closing the connections; default 5.
-        answer_timeout: seconds for the answer to each statement of the library itself; then the
-            connection is ended, which counts as an outage. Default 20; at most half of `lease`.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Used by one consumer
@@ -97,7 +85,7 @@ class PostgresStreamSource(RecordSource[OpenStream]):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None = None,
+        dsn: str | PostgresAccess,
         *,
         subscription: str,
         schema: str = "sluicegate",
@@ -111,12 +99,6 @@ class PostgresStreamSource(RecordSource[OpenStream]):
         hold: float | timedelta = 5.0,
         poll: float | timedelta = 0.25,
         ends: bool = False,
-        pool: Pool[Any] | PoolFactory | None = None,
-        close_pool: bool | None = None,
-        statement_timeout: float | timedelta | None = None,
-        prepared_statements: Prepared = "auto",
-        close_timeout: float | timedelta = 5.0,
-        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
         clock: Clock | None = None,
     ) -> None:
         selection = SelectedLog(check_schema_name(schema), StreamSelection.of(category, streams))
@@ -129,34 +111,13 @@ class PostgresStreamSource(RecordSource[OpenStream]):
             slots_at_once=slots_at_once,
             ends=ends,
         )
-        super().__init__(
-            dsn,
-            pool=pool,
-            close_pool=close_pool,
-            statement_timeout=statement_timeout,
-            prepared_statements=prepared_statements,
-            close_timeout=close_timeout,
-            answer_timeout=answer_timeout,
-            lease=lease,
-            clock=clock,
-        )
+        super().__init__(dsn, lease=lease, clock=clock)
         check_providers(state, locks)
         if state is None or locks is None:
-            usual = PostgresSubscriptions(
-                dsn,
-                schema=schema,
-                lease=lease,
-                pool=pool,
-                close_pool=close_pool,
-                close_timeout=close_timeout,
-                answer_timeout=answer_timeout,
-                statement_timeout=statement_timeout,
-                prepared_statements=prepared_statements,
-            )
+            usual = PostgresSubscriptions(dsn, schema=schema, lease=lease)
             state, locks = state or usual, locks or usual
         self._state: SubscriptionState = state
         self._locks: SubscriptionLocks = locks
-        self.traits = SourceTraits()
         self._store: PositionStore | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""Positions and locks of subscriptions in PostgreSQL."""
+"""What subscriptions store in PostgreSQL: positions, advisory locks, parked records."""
 
 from ..._core.public import publish_all
 from .advisory import PostgresAdvisoryLocks

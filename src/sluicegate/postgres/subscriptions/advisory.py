@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
@@ -22,8 +23,7 @@ from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.opening import Openable
 from ..._core.runtime.threads import close_within, uncut
-from ..client.access import Access, PostgresAccess, need_asyncpg
-from ..client.answers import ANSWER_TIMEOUT
+from ..client.access import Access, PostgresAccess, access_of, need_asyncpg
 from ..client.connections import Connections
 from ..client.errors import is_gone
 from ..client.refusals import for_opening
@@ -50,13 +50,12 @@ class PostgresAdvisoryLocks(Openable):
     frozen or disconnected, and late stores are refused.
 
     Args:
-        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
-            shown.
+        dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess` without a pool.
+            Never shown.
         schema: the schema of the log; the same name in another schema is a different lock. Default
             `"sluicegate"`.
         keep_every: seconds between two checks of the session, and the limit of the wait for each
             answer, which is 20 at most; default 5.
-        close_timeout: timeout in seconds for ending a cancelled call and for closing; default 5.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
     not suspend and does not connect. Opening connects, and raises `ConfigError` behind a pooler,
@@ -68,31 +67,21 @@ class PostgresAdvisoryLocks(Openable):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None = None,
+        dsn: str | PostgresAccess,
         *,
         schema: str = DEFAULT_SCHEMA,
         keep_every: float | timedelta = 5.0,
-        close_timeout: float | timedelta = 5.0,
     ) -> None:
         need_asyncpg()
         self._keep_every = checks.seconds("keep_every", keep_every, usual=checks.LONG_TIMEOUT)
-        self._access = Access.of(
-            dsn,
-            pool=None,
-            close_pool=None,
-            size=1,
-            timeout=None,
-            prepared="auto",
-            answer_timeout=min(self._keep_every, ANSWER_TIMEOUT),
-        )
+        access = Access.of(access_of(dsn, lends=False), size=1)
+        within = min(self._keep_every, access.answer_timeout)
+        self._access = replace(access, answer_timeout=within)
         self._schema = check_schema_name(schema)
-        self._close_timeout = checks.seconds(
-            "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
-        )
         self._session: _Session | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        connections = await Connections.to(self._access, self._close_timeout)
+        connections = await Connections.to(self._access)
         stack.push_async_callback(connections.close)
         try:
             async with connections.opening() as con:
@@ -101,7 +90,7 @@ class PostgresAdvisoryLocks(Openable):
             raise
         except Exception as error:
             raise for_opening(error, self._access.place)  # noqa: B904  # it has a cause
-        self._session = _Session(connections, self._access.place, self._close_timeout)
+        self._session = _Session(connections, self._access.place, self._access.close_timeout)
         stack.push_async_callback(self._session.end)
 
     def _current(self) -> _Session:
@@ -118,7 +107,7 @@ class PostgresAdvisoryLocks(Openable):
         """Take each of these locks that is free; return the taken ones. Reconnects if necessary."""
         keys = {_key_of(self._schema, name): name for name in names}
         session = self._current()
-        taken = await uncut(session.lock([*keys]), within=self._close_timeout)
+        taken = await uncut(session.lock([*keys]), within=self._access.close_timeout)
         session.report(taken)
         return [keys[key] for key in taken]
 
@@ -130,7 +119,7 @@ class PostgresAdvisoryLocks(Openable):
     async def unlock(self, names: Collection[str]) -> None:
         """Release these locks; locks that are not held are ignored."""
         keys = [_key_of(self._schema, name) for name in names]
-        await uncut(self._current().unlock(keys), within=self._close_timeout)
+        await uncut(self._current().unlock(keys), within=self._access.close_timeout)
 
     def __repr__(self) -> str:
         return f"PostgresAdvisoryLocks({self._access.place}, schema={self._schema!r})"

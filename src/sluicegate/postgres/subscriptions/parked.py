@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from ..._core.checks import bad
 from ..._core.park_store import ParkedRecord
 from ...letters.items import restored, stored
-from ..client.answers import ANSWER_TIMEOUT
 from ..client.names import quoted
 from ..records.access import SchemaObject
 from ..schema.opened import DEFAULT_SCHEMA
@@ -23,11 +22,8 @@ from ..schema.opened import DEFAULT_SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AsyncExitStack
-    from datetime import timedelta
 
-    from asyncpg import Pool
-
-    from ..client.access import PoolFactory, PostgresAccess, Prepared
+    from ..client.access import PostgresAccess
 
 _MAY_PARK = """
 SELECT bool_and(has_table_privilege($1::text, p)) AS may, current_user::text AS role
@@ -53,22 +49,14 @@ class PostgresParkStore(SchemaObject):
     """A durable store of parked records, in the schema that `sluicegate pg install` creates.
 
     A consumer of any source may use it: `Consumer(source, name=...,
-    parked=PostgresParkStore(dsn))`. Keys and values must be bytes, text, `None`, or plain JSON.
+    poison=Poison(parked=PostgresParkStore(dsn)))`. Keys and values must be bytes, text, `None`, or plain JSON.
     Works behind a pooler.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
             shown. The role needs the right to subscribe.
         schema: the schema of the log; default `"sluicegate"`.
-        pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
-        close_pool: whether to close that pool; default: only if a function created it.
         pool_size: number of connections; default 2.
-        statement_timeout: time limit of a statement on the server, in seconds; default: the
-            server's.
-        prepared_statements: as for `PostgresSink`.
-        close_timeout: seconds for closing the connections; default 5.
-        answer_timeout: seconds for the answer to each statement of the library itself; then the
-            connection is ended, which counts as an outage. Default 20.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
     not connect. Opening connects, and raises `ConfigError` if the schema is missing or older, or
@@ -81,28 +69,12 @@ class PostgresParkStore(SchemaObject):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None = None,
+        dsn: str | PostgresAccess,
         *,
         schema: str = DEFAULT_SCHEMA,
-        pool: Pool[Any] | PoolFactory | None = None,
-        close_pool: bool | None = None,
         pool_size: int | None = None,
-        statement_timeout: float | timedelta | None = None,
-        prepared_statements: Prepared = "auto",
-        close_timeout: float | timedelta = 5.0,
-        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
     ) -> None:
-        super().__init__(
-            dsn,
-            schema=schema,
-            pool=pool,
-            close_pool=close_pool,
-            size=2 if pool_size is None else pool_size,
-            statement_timeout=statement_timeout,
-            prepared_statements=prepared_statements,
-            close_timeout=close_timeout,
-            answer_timeout=answer_timeout,
-        )
+        super().__init__(dsn, schema=schema, size=2 if pool_size is None else pool_size)
 
     async def _open(self, stack: AsyncExitStack) -> None:
         await super()._open(stack)

@@ -29,7 +29,6 @@ from ..._core.logs import for_log, log_safely
 from ..._core.runtime.threads import close_within, uncut
 from ..._core.source import Position
 from ..._core.subscriptions import Subscribed, locked_slot, slot_lock
-from ..client.answers import ANSWER_TIMEOUT
 from ..client.names import quoted
 from ..records.access import SchemaObject
 from ..schema.opened import DEFAULT_SCHEMA
@@ -39,10 +38,8 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
-    import asyncpg
-
     from ..._core.subscriptions import Move, SubscriptionStart
-    from ..client.access import PoolFactory, PostgresAccess, Prepared
+    from ..client.access import PostgresAccess
 
 
 logger = logging.getLogger("sluicegate.postgres")
@@ -172,17 +169,7 @@ class PostgresSubscriptions(SchemaObject):
         schema: the schema of the log, created by `sluicegate pg install`; default `"sluicegate"`.
         lease: seconds until a lock expires after it was taken or extended; default 30. The slots of
             a killed process are blocked for this long.
-        pool: an asyncpg pool of the application, or a function that creates or returns one, instead
-            of `dsn`.
-        close_pool: whether closing closes that pool; default: only if a function created it.
         pool_size: number of connections; default 2.
-        close_timeout: timeout in seconds for releasing the locks and closing the connections;
-            default 5.
-        answer_timeout: seconds for the answer to each statement of the library itself; then the
-            connection is ended, which counts as an outage. Default 20; at most half of `lease`.
-        statement_timeout: timeout in seconds of a statement on the server; default: the server's
-            setting.
-        prepared_statements: as for `PostgresSink`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
     not suspend and does not connect. Opening connects, and raises `ConfigError` for a schema that
@@ -195,28 +182,16 @@ class PostgresSubscriptions(SchemaObject):
 
     def __init__(
         self,
-        dsn: str | PostgresAccess | None = None,
+        dsn: str | PostgresAccess,
         *,
         schema: str = DEFAULT_SCHEMA,
         lease: float | timedelta = LEASE,
-        pool: asyncpg.Pool[Any] | PoolFactory | None = None,
-        close_pool: bool | None = None,
         pool_size: int | None = None,
-        close_timeout: float | timedelta = 5.0,
-        answer_timeout: float | timedelta = ANSWER_TIMEOUT,
-        statement_timeout: float | timedelta | None = None,
-        prepared_statements: Prepared = "auto",
     ) -> None:
         super().__init__(
             dsn,
             schema=schema,
-            pool=pool,
-            close_pool=close_pool,
             size=_CONNECTIONS if pool_size is None else pool_size,
-            statement_timeout=statement_timeout,
-            prepared_statements=prepared_statements,
-            close_timeout=close_timeout,
-            answer_timeout=answer_timeout,
             lease=lease,
         )
         self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
@@ -231,7 +206,7 @@ class PostgresSubscriptions(SchemaObject):
         """Release all held locks within `close_timeout`; otherwise the leases expire."""
         own.epochs.clear()
         try:
-            seconds = close_within(self._close_timeout)
+            seconds = close_within(self._access.close_timeout)
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + seconds):
                 await self._ask(_LEAVE, own.owner)
         except Exception as error:
@@ -249,7 +224,7 @@ class PostgresSubscriptions(SchemaObject):
 
     async def _apply(self, statement: str, *arguments: object) -> list[Any]:
         """As `_ask`, but cancellation waits for the answer, for at most `close_timeout` seconds."""
-        return await uncut(self._ask(statement, *arguments), within=self._close_timeout)
+        return await uncut(self._ask(statement, *arguments), within=self._access.close_timeout)
 
     # -- positions ---------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _SECRET = re.compile(
-    r"auth|config|connect_options|client_options|credential|dsn|engine_options|headers|jaas|key$|nkeys|params|password|secret|servers|token|url",
+    r"auth|client$|client_options|config|connect_options|credential|dsn|engine_options|headers|jaas|key$|nkeys|params|password|secret|servers|token|url",
     re.IGNORECASE,
 )
 _NOT_SECRET = {("kafka", "key"), ("kafka", "headers"), ("nats", "headers")}

@@ -11,17 +11,16 @@
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Any
 
 from ... import sinks as destinations
 from ..._core.errors import ConfigError, MissingExtra
 from ..._core.retry_policy import Backoff
 from ..._core.stacking import as_sink
+from ..._core.tls import TlsFiles
 from ...retry import RetryBudget
 from ...retry.breaker import CircuitBreaker
 from ...retry.retry import Retry
@@ -66,45 +65,22 @@ LAYERS: Mapping[str, Callable[..., Any]] = {
 KINDS = frozenset({*TERMINALS, "fan_out", "python"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class TlsFiles:
-    """Creates an `ssl.SSLContext` for a client, in the process in which it is called.
-
-    Args:
-        cafile: the file with the certificates to trust. Default: those of the system.
-        certfile: the file with the client's own certificate, for a server that requests one.
-        keyfile: the file with its private key. Default: `certfile`.
-        password: the password of the private key.
-    """
-
-    cafile: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
-    password: str | None = None
-
-    def __call__(self) -> ssl.SSLContext:
-        """Read the files. Raises `ConfigError` if one is missing or has other contents."""
-        try:
-            made = ssl.create_default_context(cafile=self.cafile)
-            if self.certfile is not None:
-                made.load_cert_chain(self.certfile, self.keyfile, self.password)
-        except OSError as error:
-            raise ConfigError(f"{self!r}: {error}") from error
-        return made
-
-    def __repr__(self) -> str:
-        names = {"cafile": self.cafile, "certfile": self.certfile, "keyfile": self.keyfile}
-        given = ", ".join(f"{name}={value!r}" for name, value in names.items() if value is not None)
-        return f"ssl_context({given})"
-
-
 _TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("retry", "backoff"): Backoff,
     ("retry", "budget"): RetryBudget,
-    ("kafka", "ssl_context"): TlsFiles,
     ("nats", "tls"): TlsFiles,
 }
 """Arguments that are objects, declared as tables."""
+_ACCESS: Mapping[str, tuple[str, str]] = {
+    "clickhouse": ("...http", "HttpAccess"),
+    "elasticsearch": ("...http", "HttpAccess"),
+    "http": ("...http", "HttpAccess"),
+    "kafka": ("...kafka", "KafkaAccess"),
+    "postgres": ("...postgres", "PostgresAccess"),
+}
+"""The values that are the first argument of a class, and whose arguments are declared beside its."""
+_LENT = frozenset({"pool", "close_pool", "ssl_context"})
+"""Arguments of an access that only Python has."""
 _NEEDED = {"postgres": ("dsn", "table"), "sql": ("url", "table")}
 """Arguments with a default in code that are required here."""
 _FIELDS: Mapping[str, Sequence[str]] = {
@@ -187,8 +163,6 @@ class SinkMaker:
             return {"per_process": True}
         if kind == "parquet":
             return {"schema": None}  # the rows arrive as columns
-        if kind == "kafka" and str(arguments.get("security_protocol")).endswith("SSL"):
-            return {"ssl_context": {}}
         if is_for_letters and kind in {"clickhouse", "postgres", "sql"}:
             rows = {"columns": DeadLetterRecord.COLUMNS, "row": DeadLetterRecord.as_row}
             ignores = {} if kind == "clickhouse" else {"on_conflict": "ignore"}
@@ -353,6 +327,39 @@ class SinkMaker:
 
 
 def class_of(kind: str) -> Callable[..., Any]:
-    """Return the class of a kind of sink."""
+    """Return what builds a kind of sink: its class, or one that also takes the access's arguments."""
     made_by: Callable[..., Any] = getattr(destinations, TERMINALS[kind])
-    return made_by
+    if kind not in _ACCESS:
+        return made_by
+    module, name = _ACCESS[kind]
+    return _WithAccess(made_by, getattr(import_module(module, __package__), name))
+
+
+class _WithAccess:
+    """Builds a sink and the access that is its first argument, from the arguments of both."""
+
+    def __init__(self, sink: Callable[..., Any], access: Callable[..., Any]) -> None:
+        self._sink = sink
+        self._access = access
+        shown = {name: each for name, each in _own(access).items() if name not in _LENT}
+        self._of_access = frozenset(shown)
+        self._taken_as = next(
+            name for name, each in _own(sink).items() if access.__name__ in str(each.annotation)
+        )
+        others = [each for each in _own(sink).items() if each[0] not in {*shown, self._taken_as}]
+        self.__signature__ = Signature(
+            [
+                each.replace(kind=Parameter.KEYWORD_ONLY)
+                if each.kind is Parameter.POSITIONAL_OR_KEYWORD
+                else each
+                for _, each in (*shown.items(), *others)
+            ]
+        )
+
+    def __call__(self, **given: Any) -> Any:
+        own = {name: given.pop(name) for name in self._of_access & given.keys()}
+        return self._sink(**{self._taken_as: self._access(**own)}, **given)
+
+
+def _own(made: Callable[..., Any]) -> Mapping[str, Parameter]:
+    return signature(made).parameters

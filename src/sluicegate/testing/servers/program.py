@@ -223,10 +223,20 @@ PORTS = range(15_000, 32_000)
 
 
 def free_port() -> int:
-    """Find a loopback port without a listener."""
+    """Reserve a loopback port for a server; until this process ends, no other call returns it.
+
+    The reservation is a bound socket that does not listen and allows reuse once it has the port
+    (Linux): a server can listen there as often as it likes, and every other reservation fails.
+    """
     for port in SystemRandom().sample(PORTS, 100):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        reserved = socket.socket()
+        try:
+            reserved.bind(("127.0.0.1", port))
+        except OSError:
+            reserved.close()
+        else:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.detach()
             return port
     raise EmbeddedUnavailable(f"no free port among {PORTS}")
 

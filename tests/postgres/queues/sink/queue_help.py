@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tests.postgres.access_help import access_from
+
 from sluicegate.postgres import PostgresQueueSink
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ async def create_queue(log: Log, name: str = "jobs", **options: Any) -> None:
 
 def sink(log: Log, **options: Any) -> PostgresQueueSink:
     given: dict[str, Any] = {"dsn": log.dsn, "schema": log.schema, "queue": "jobs", **options}
-    return PostgresQueueSink(given.pop("dsn"), **given)
+    return PostgresQueueSink(access_from(given.pop("dsn"), given), **given)
 
 
 def item(key: str | None, n: object, **more: Any) -> dict[str, Any]:

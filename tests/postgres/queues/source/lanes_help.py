@@ -111,7 +111,6 @@ class LaneSource:
 
     def __init__(self, source: PostgresQueueSource, topic: LaneTopic) -> None:
         self.source = source
-        self.traits = source.traits
         self.topic = topic
         self._host: LaneHost | None = None
 

@@ -6,7 +6,10 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from tests.postgres.access_help import access_from
+
 from sluicegate import Consumer
+from sluicegate.consumer import Commits
 from sluicegate.postgres import PostgresAccess, PostgresQueueSource
 
 if TYPE_CHECKING:
@@ -122,9 +125,9 @@ async def running(
 ) -> AsyncIterator[Running]:
     """A consumer of the queue `q`, with at most this many jobs inside."""
     given: dict[str, Any] = {"queue": "q", "schema": log.schema, "poll": 0.02, **options}
-    made = Running(Watched(dsn or log.dsn, **given))
+    made = Running(Watched(access_from(dsn or log.dsn, given), **given))
     made.consumer = Consumer(
-        made.source, name="here", commit_every=0.02, drain=4.0, max_in_flight=most
+        made.source, name="here", commits=Commits(every=0.02), drain=4.0, in_flight=most
     )
     async with made.consumer as consumer:
         made.run = asyncio.create_task(consumer.run(made.handle))

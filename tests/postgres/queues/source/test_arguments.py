@@ -10,6 +10,7 @@ import pytest
 from tests.postgres.streams.log_help import role
 
 from sluicegate import ConfigError, Consumer
+from sluicegate.consumer import Poison
 from sluicegate.postgres import PostgresQueueSource, QueueAdmin, install_streams
 from sluicegate.sinks import MemorySink
 
@@ -59,7 +60,7 @@ def test_a_bad_argument_is_named_with_its_rule(options: dict[str, Any], rule: st
     [
         {"poison": "skip"},
         {"poison": "block"},
-        {"dead_letters": MemorySink()},
+        {"poison": Poison("exit", dead_letters=MemorySink())},
         {"on_nak": "redeliver"},
     ],
 )

@@ -13,7 +13,7 @@ from tests.postgres.queues.source.lanes_help import LaneSource, LaneTopic
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
 from sluicegate.consumer import Position, TopicPartition
-from sluicegate.postgres import PostgresQueueSource
+from sluicegate.postgres import PostgresAccess, PostgresQueueSource
 from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
@@ -47,13 +47,12 @@ class TestPostgresQueueSource(SourceConformance):
 
     def source(self, topic: str) -> Source:
         made = PostgresQueueSource(
-            self.dsn,
+            PostgresAccess(self.dsn, close_timeout=2.0),
             queue=topic,
             schema=topic,
             lease=LEASE,
             per_key=1000,
             poll=0.02,
-            close_timeout=2.0,
         )
         return LaneSource(made, self.topics[topic])
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.postgres.access_help import access_from
 
 from sluicegate import (
     Consumer,
@@ -71,7 +72,7 @@ async def enqueue(log: Log, *jobs: tuple[str | None, Any], **columns: Any) -> No
 def source(log: Log, **options: Any) -> PostgresQueueSource:
     settings: dict[str, Any] = {"schema": log.schema, "poll": 0.02, "close_timeout": 2.0}
     settings |= {"ends": True, **options}
-    return PostgresQueueSource(log.dsn, queue="jobs", **settings)
+    return PostgresQueueSource(access_from(log.dsn, settings), queue="jobs", **settings)
 
 
 async def handle_all(

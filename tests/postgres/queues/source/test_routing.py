@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluicegate import Consumer
-from sluicegate.postgres import PostgresQueueSource, QueueAdmin
+from sluicegate.postgres import PostgresAccess, PostgresQueueSource, QueueAdmin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -62,13 +62,12 @@ class Handled:
 async def serving(log: Log, name: str, handled: Handled) -> AsyncIterator[Consumer]:
     """A consumer of this name that runs inside the block."""
     source = PostgresQueueSource(
-        log.dsn,
+        PostgresAccess(log.dsn, close_timeout=2.0),
         queue="jobs",
         schema=log.schema,
         consumer=name,
         lease=LEASE,
         poll=0.02,
-        close_timeout=2.0,
     )
     async with Consumer(source, name=name) as consumer:
         run = asyncio.create_task(consumer.run(lambda message: handled.add(name, message)))

@@ -10,7 +10,7 @@ import pytest
 from tests.postgres.queues.source.kills_help import WITHIN, queue
 
 from sluicegate._core.clock import LOOP_CLOCK, wait_until
-from sluicegate.postgres import PostgresQueueSource
+from sluicegate.postgres import PostgresAccess, PostgresQueueSource
 from sluicegate.postgres.queues.leasing import QueueLeases
 from sluicegate.testing.conformance.source.subject import RecordingHost
 
@@ -40,7 +40,11 @@ async def test_a_job_that_comes_during_a_claim_whose_fetch_is_cancelled(
     monkeypatch.setattr(QueueLeases, "claim", slow)
     host = RecordingHost()
     source = PostgresQueueSource(
-        log.dsn, queue="q", schema=log.schema, poll=LONG, lease=LONG, close_timeout=2.0
+        PostgresAccess(log.dsn, close_timeout=2.0),
+        queue="q",
+        schema=log.schema,
+        poll=LONG,
+        lease=LONG,
     )
     async with asyncio.timeout(WITHIN), queue(log) as made, source.open(host):
         first = asyncio.create_task(source.fetch([], 10))
@@ -68,7 +72,11 @@ async def test_a_job_that_comes_while_the_queue_is_looked_at_after_an_empty_clai
 
     host = RecordingHost()
     source = PostgresQueueSource(
-        log.dsn, queue="q", schema=log.schema, poll=LONG, lease=LONG, close_timeout=2.0
+        PostgresAccess(log.dsn, close_timeout=2.0),
+        queue="q",
+        schema=log.schema,
+        poll=LONG,
+        lease=LONG,
     )
     async with asyncio.timeout(WITHIN), queue(log) as made, source.open(host):
         assert source._serving is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from tests.postgres.access_help import access_from
+
 from sluicegate._core.subscriptions import slot_lock
 from sluicegate.consumer import MemorySubscriptions, Position, TopicPartition
 from sluicegate.postgres import PostgresStreamSource, PostgresSubscriptions
@@ -60,7 +62,7 @@ def plain(
     """A source whose locks do not count the members."""
     given: dict[str, Any] = {"poll": 0.005, "hold": 0.0, "close_timeout": 2.0, **options}
     return PostgresStreamSource(
-        None if "pool" in given else log.dsn,
+        access_from(None if "pool" in given else log.dsn, given),
         subscription=NAME,
         schema=log.schema,
         state=subscriptions,

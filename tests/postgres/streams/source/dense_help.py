@@ -150,7 +150,6 @@ class DenseSource:
 
     def __init__(self, source: PostgresStreamSource, topic: DenseTopic, name: str) -> None:
         self.source = source
-        self.traits = source.traits
         self._topic = topic
         self._name = name
         self._host: DenseHost | None = None

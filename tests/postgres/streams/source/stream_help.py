@@ -6,6 +6,8 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.postgres.access_help import access_from
+
 from sluicegate.consumer import Position
 from sluicegate.postgres import PostgresStreamSource
 from sluicegate.postgres.streams.selection import slot_of
@@ -32,7 +34,7 @@ def source_of(log: Log, **options: Any) -> PostgresStreamSource:
         "close_timeout": 2.0,
         **options,
     }
-    return PostgresStreamSource(log.dsn, schema=log.schema, **given)
+    return PostgresStreamSource(access_from(log.dsn, given), schema=log.schema, **given)
 
 
 async def read(source: Source, host: RecordingHost) -> dict[int, list[int]] | None:

@@ -13,7 +13,7 @@ from tests.postgres.streams.log_help import Log, fresh_name, install_log
 from tests.postgres.streams.source.dense_help import DenseSource, DenseTopic, stream_in
 
 from sluicegate.consumer import Position, TopicPartition
-from sluicegate.postgres import PostgresStreamSource
+from sluicegate.postgres import PostgresAccess, PostgresStreamSource
 from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
@@ -45,7 +45,11 @@ class TestPostgresStreamSource(SourceConformance):
 
     def source(self, topic: str) -> Source:
         made = PostgresStreamSource(
-            self.dsn, subscription="s", schema=topic, lease=LEASE, poll=0.02, close_timeout=2.0
+            PostgresAccess(self.dsn, close_timeout=2.0),
+            subscription="s",
+            schema=topic,
+            lease=LEASE,
+            poll=0.02,
         )
         return DenseSource(made, self.topics[topic], topic)
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.postgres.access_help import access_from
 from tests.postgres.streams.log_help import Log, role
 
 from sluicegate import ConfigError
@@ -53,7 +54,9 @@ class StreamHost(RecordingHost):
 
 def source(log: Log, dsn: str | None = None, **options: Any) -> PostgresStreamSource:
     given: dict[str, Any] = {"poll": 0.02, "lease": LONG, "close_timeout": 2.0, **options}
-    return PostgresStreamSource(dsn or log.dsn, subscription="s", schema=log.schema, **given)
+    return PostgresStreamSource(
+        access_from(dsn or log.dsn, given), subscription="s", schema=log.schema, **given
+    )
 
 
 async def fetched(source: PostgresStreamSource, host: RecordingHost) -> list[int]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluicegate import Consumer
+from sluicegate.consumer import InFlight
 from sluicegate.postgres import PostgresQueueSource, PostgresStreamSource, QueueAdmin, StreamReader
 from sluicegate.postgres.streams import reading
 
@@ -82,7 +83,7 @@ async def handled(log: Log, place: str, **options: Any) -> list[tuple[str, int]]
         for _ in range(50):
             await asyncio.sleep(0)
 
-    made: dict[str, Any] = {"max_in_flight_bytes": WINDOW, "concurrency": 2, **options}
+    made: dict[str, Any] = {"in_flight": InFlight(bytes=WINDOW), "concurrency": 2, **options}
     report = await Consumer(source(log, place), name="test", **made).run(handle)
     assert report.complete
     return found
@@ -116,7 +117,7 @@ async def test_a_record_larger_than_the_window_is_delivered(log: Log, place: str
     await warm(log, place)
     await fill(log, place, VALUES["compressed"], 12)
     with peak_below(8 * RECORD):  # handled, fetched, and in the driver
-        assert len(await handled(log, place, max_in_flight_bytes=1000)) == 12
+        assert len(await handled(log, place, in_flight=InFlight(bytes=1000))) == 12
 
 
 async def test_keyless_jobs_are_claimed_beside_large_ones_of_keys(log: Log) -> None:
@@ -128,7 +129,7 @@ async def test_keyless_jobs_are_claimed_beside_large_ones_of_keys(log: Log) -> N
             f"INSERT INTO {log.sql}.job (queue, payload) "
             f"SELECT 'jobs', {VALUES['compressed']} FROM generate_series(1, 6) i"
         )
-    found = await handled(log, "keys", max_in_flight_bytes=1000, concurrency=1)
+    found = await handled(log, "keys", in_flight=InFlight(bytes=1000), concurrency=1)
     assert len(found) == 18
     assert "None" not in [key for key, _ in found[12:]]
 

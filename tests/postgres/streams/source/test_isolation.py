@@ -13,6 +13,7 @@ import pytest
 
 from sluicegate import Consumer, flow
 from sluicegate.postgres import (
+    PostgresAccess,
     PostgresEffects,
     PostgresQueueSource,
     PostgresSink,
@@ -41,20 +42,18 @@ async def test_the_default_isolation_level_of_sessions_does_not_matter(
     options: dict[str, Any] = {"schema": log.schema}
     async with asyncio.timeout(30), AsyncExitStack() as stack:
         con = await stack.enter_async_context(log.connected())
-        place: Any = (dsn,)
+        access: str | PostgresAccess = dsn
         if kind == "pool":
             pool = await stack.enter_async_context(asyncpg.create_pool(dsn, min_size=0))
-            place = ()
-            options["pool"] = pool
+            access = PostgresAccess(pool=pool)
         if kind == "prepared":
-            options["prepared_statements"] = True
+            access = PostgresAccess(dsn, prepared_statements=True)
         await con.execute(f"CREATE TABLE {table} (n int)")
         stack.push_async_callback(con.execute, f"DROP TABLE {table}")
         sent = [await log.append(con, f"a-{n}", n) for n in range(5)]
-        to = {key: value for key, value in options.items() if key != "schema"}
 
         def source(name: str) -> PostgresStreamSource:
-            return PostgresStreamSource(*place, subscription=name, ends=True, **options)
+            return PostgresStreamSource(access, subscription=name, ends=True, **options)
 
         seen: list[int] = []
 
@@ -67,23 +66,23 @@ async def test_the_default_isolation_level_of_sessions_does_not_matter(
         async with Consumer(source("read"), name="read") as consumer:
             await consumer.run(handle)
         assert sorted(seen) == [each for (each,) in sent]
-        sink = PostgresSink(*place, table=table, columns=("n",), **to)
+        sink = PostgresSink(access, table=table, columns=("n",))
         await flow.transaction(source(table), sink, _number, name="rows").run()
-        effects = PostgresEffects(*place, **to)
+        effects = PostgresEffects(access)
         await flow.transaction(source(f"e{table}"), effects, execute, name="effects").run()
         stored = await con.fetch(f"SELECT n FROM {table} ORDER BY n")
         assert [row["n"] for row in stored] == [n for n in range(5) for _ in range(2)]
 
-        async with QueueAdmin(*place, **options) as admin:
+        async with QueueAdmin(access, **options) as admin:
             await admin.create("q")
             await con.execute(
                 f"INSERT INTO {log.sql}.job (queue, key, payload) "
                 "SELECT 'q', 'k' || n % 3, '1' FROM generate_series(1, 9) n"
             )
             seen.clear()
-            queue = PostgresQueueSource(*place, queue="q", ends=True, **options)
+            queue = PostgresQueueSource(access, queue="q", ends=True, **options)
             async with Consumer(queue, name="q") as consumer:
                 await consumer.run(handle)
             assert len(seen) == 9
-        async with StreamMonitor(*place, **options) as monitor:
+        async with StreamMonitor(access, **options) as monitor:
             assert (await monitor.poll()).horizon.position >= len(sent)

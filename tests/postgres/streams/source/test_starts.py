@@ -147,7 +147,7 @@ def test_a_bad_start_is_named(start: Any) -> None:
     rule.
     """
     with pytest.raises(ConfigError) as raised:
-        PostgresStreamSource(subscription="s", start=start)
+        PostgresStreamSource("postgresql://localhost/db", subscription="s", start=start)
     told = str(raised.value)
     assert told.startswith("start=")
     assert repr(start) in told

@@ -10,6 +10,7 @@ import pytest
 from tests.postgres.streams.source.stream_help import source_of
 
 from sluicegate import Consumer
+from sluicegate.consumer import Poison
 from sluicegate.postgres import (
     StreamReader,
     SubscriptionAdmin,
@@ -63,7 +64,7 @@ async def test_the_others_are_handled_and_it_is_a_dead_letter(log: Log) -> None:
     letters = MemorySink[Any]()
     async with log.connected() as con:
         await fill(log, con)
-    found = await handled(log, poison="skip", dead_letters=letters)
+    found = await handled(log, poison=Poison("skip", dead_letters=letters))
     for stream in ("a-1", "c-1"):
         assert [number for key, number in found if key == stream] == list(range(5))
     assert [number for key, number in found if key == "bad-1"] == [0, 2, 4]

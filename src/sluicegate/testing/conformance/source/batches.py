@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...._core.errors import TransientError
 from ...._core.retry_policy import RetryPolicy
 from ...._core.source import Position
-from ....consumer import decode
+from ....consumer import Poison, decode
 from ....consumer.handling.results import Ack, Nak, Terminate, ToDeadLetter
 from ...scripted import FakeSink
 from .consumers import ConsumingSource, Journal
@@ -43,8 +43,7 @@ class BatchTests(ConsumingSource):
                 topic,
                 journal,
                 run=lambda consumer: consumer.run_batch(handle, size=5, max_wait=1.0),
-                poison="skip",
-                dead_letters=letters,
+                poison=Poison("skip", dead_letters=letters),
             ) as run:
                 await journal.wait_for(2)
                 report = await run.stop()
@@ -78,8 +77,7 @@ class BatchTests(ConsumingSource):
                 topic,
                 journal,
                 run=lambda consumer: consumer.run_batch(handle, size=16, max_wait=0.01),
-                poison="skip",
-                dead_letters=letters,
+                poison=Poison("skip", dead_letters=letters),
                 retry=RetryPolicy(attempts=2, backoff=QUICK),
             ) as run:
                 await journal.wait_for(15)
@@ -201,8 +199,7 @@ class BatchTests(ConsumingSource):
                 journal,
                 run=lambda consumer: consumer.run_batch(handle, size=3),
                 steps=[decode(json.loads)],
-                poison="skip",
-                dead_letters=letters,
+                poison=Poison("skip", dead_letters=letters),
             ) as run:
                 await journal.wait_for(2)
                 await run.stop()
@@ -227,8 +224,7 @@ class BatchTests(ConsumingSource):
                 topic,
                 journal,
                 run=lambda consumer: consumer.run_batch(handle, size=7, max_wait=0.01),
-                poison="skip",
-                dead_letters=letters,
+                poison=Poison("skip", dead_letters=letters),
             ) as run:
                 await journal.wait_for(6)
                 await letters.wait_for_call()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ...._core.errors import TransientError
 from ...._core.source import Position, TopicPartition
-from .consumers import ConsumingSource, Journal
+from ....consumer import Commits, InFlight
+from .consumers import NO_COMMITS, ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
@@ -33,12 +34,10 @@ class BoundTests(ConsumingSource):
                 most = max(most, len(journal.running))
                 await gate.wait()
 
-            async with self.consuming(
-                topic, journal, journal.handler(handle), max_in_flight=3
-            ) as run:
+            async with self.consuming(topic, journal, journal.handler(handle), in_flight=3) as run:
                 await journal.news.wait_for(lambda: len(journal.running) == 3)
                 assert not run.source.is_fetching
-                every = run.source.traits.keep_alive_every
+                every = run.source.capabilities.keep_alive_every
                 if every is not None and every <= OFTEN:
                     await journal.news.wait_for(lambda: run.source.kept_alive >= 2)
                 gate.set()
@@ -56,9 +55,7 @@ class BoundTests(ConsumingSource):
             async def handle(message: Message) -> None:
                 await gates[message.offset].wait()
 
-            async with self.consuming(
-                topic, journal, journal.handler(handle), max_in_flight=8
-            ) as run:
+            async with self.consuming(topic, journal, journal.handler(handle), in_flight=8) as run:
                 await journal.news.wait_for(lambda: len(journal.running) == 8)
                 gates[0].set()
                 await journal.wait_for(1)
@@ -87,7 +84,7 @@ class BoundTests(ConsumingSource):
                     await clock.sleep(0)
 
             async with self.consuming(
-                topic, journal, journal.handler(handle), max_in_flight_bytes=100
+                topic, journal, journal.handler(handle), in_flight=InFlight(bytes=100)
             ):
                 await journal.wait_for(6)
             assert {size for size in inside if size > 100} == {500}
@@ -186,9 +183,11 @@ class BoundTests(ConsumingSource):
         self.needs("partitions")
         async with self.in_time(clock):
             topic, journal = await self.filled([20], keys=1), Journal(clock)
-            async with self.consuming(topic, journal, commit_after=7) as run:
+            async with self.consuming(
+                topic, journal, commits=Commits(every=NO_COMMITS, after=7)
+            ) as run:
                 await journal.news.wait_for(lambda: run.source.commits)
-                least = 1 if run.source.traits.settles_each else 7
+                least = 1 if run.source.capabilities.settles_each else 7
                 assert run.source.committed(TopicPartition(topic, 0)) >= least
                 await journal.wait_for(20)
 
@@ -196,7 +195,7 @@ class BoundTests(ConsumingSource):
         """consumer/C:C6: a position is stored only if it is new."""
         async with self.in_time(clock):
             topic, journal = await self.filled([5]), Journal(clock)
-            async with self.consuming(topic, journal, commit_every=0.01) as run:
+            async with self.consuming(topic, journal, commits=Commits(every=0.01)) as run:
                 await journal.news.wait_for(
                     lambda: run.source.committed(TopicPartition(topic, 0)) == 5
                 )
@@ -208,7 +207,7 @@ class BoundTests(ConsumingSource):
         """O-T22, consumer/C:C6: the run continues."""
         async with self.in_time(clock):
             topic, journal = await self.filled([5]), Journal(clock)
-            async with self.consuming(topic, journal, commit_every=0.01) as run:
+            async with self.consuming(topic, journal, commits=Commits(every=0.01)) as run:
                 run.source.fail_next_commit(TransientError("no coordinator"))
                 await journal.wait_for(5)
                 await self.add(topic, 0, 3)

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...._core.source import ExtendsRecords, KeepsAlive
+from ....consumer import Commits
 from ....consumer.consumer import Consumer
 from ....consumer.handling.results import Ack
 from ....consumer.progress import offset_map
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 DRAIN = 5.0
 """The consumer's default, in seconds; a source may allow less."""
+NO_COMMITS = 3600.0
+"""Seconds between commits of a consumer that commits at its end only."""
 
 
 class ConsumerRun:
@@ -100,12 +103,12 @@ class ConsumingSource(SourceUnderTest):
         source = WatchedSource(self.source(topic), journal.news, journal.is_settled)
         defaults: ConsumerOptions = {
             "clock": journal.clock,
-            "commit_every": 3600.0,
+            "commits": Commits(every=NO_COMMITS),
             "drain": DRAIN,
         }
         settings: ConsumerOptions = {**defaults, **options}
-        if source.traits.revoke_within is not None:
-            settings["drain"] = min(settings["drain"], 0.9 * source.traits.revoke_within)
+        if source.capabilities.revoke_within is not None:
+            settings["drain"] = min(settings["drain"], 0.9 * source.capabilities.revoke_within)
         consumer = Consumer(source, **settings)
         async with consumer:
             running = ConsumerRun(consumer, source)
@@ -231,7 +234,7 @@ class WatchedSource:
     def __init__(
         self, source: Source, news: News, is_settled: Callable[[SourceRecord], bool]
     ) -> None:
-        self.traits = source.traits
+        self.capabilities = source.capabilities
         self.claims: list[SourceClaim] = []
         """The open claims."""
         self.revoking: list[SourceClaim] = []

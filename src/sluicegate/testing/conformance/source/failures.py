@@ -11,7 +11,7 @@ import pytest
 from ...._core.errors import DeadLetterLimit, PermanentError, TransientError
 from ...._core.retry_policy import Backoff, RetryPolicy
 from ...._core.source import Position
-from ....consumer import decode
+from ....consumer import Poison, decode
 from ....consumer.handling.results import Terminate, ToDeadLetter
 from ...scripted import BlockingSink, FakeSink, FlakySink
 from .consumers import ConsumingSource, Journal
@@ -45,8 +45,7 @@ class FailureTests(ConsumingSource):
                 journal,
                 journal.handler(handle),
                 retry=RetryPolicy(attempts=3, backoff=QUICK),
-                poison="skip",
-                dead_letters=letters,
+                poison=Poison("skip", dead_letters=letters),
             ) as run:
                 await letters.wait_for_call(2)
                 report = await run.stop()
@@ -68,7 +67,7 @@ class FailureTests(ConsumingSource):
                 return ToDeadLetter("bad") if message.offset == 0 else None
 
             async with self.consuming(
-                topic, journal, journal.handler(handle), dead_letters=letters
+                topic, journal, journal.handler(handle), poison=Poison(dead_letters=letters)
             ) as run:
                 await journal.wait_for(3)
                 await letters.wait_for_call()
@@ -96,7 +95,7 @@ class FailureTests(ConsumingSource):
                 topic,
                 journal,
                 journal.handler(handle),
-                dead_letters=letters,
+                poison=Poison(dead_letters=letters),
                 retry=RetryPolicy(backoff=QUICK),
             ) as run:
                 await journal.wait_for(1)
@@ -143,8 +142,7 @@ class FailureTests(ConsumingSource):
                     topic,
                     journal,
                     journal.handler(handle),
-                    dead_letters=letters,
-                    max_consecutive_dead_letters=5,
+                    poison=Poison(dead_letters=letters, max_consecutive_dead_letters=5),
                 ) as run:
                     await run.end()
             assert len(letters.applied) <= 6
@@ -193,8 +191,7 @@ class FailureTests(ConsumingSource):
                 journal,
                 journal.handler(handle),
                 steps=[decode(json.loads)],
-                poison="skip",
-                dead_letters=letters,
+                poison=Poison("skip", dead_letters=letters),
             ) as run:
                 await journal.wait_for(2)
                 await run.stop()
@@ -211,7 +208,9 @@ class FailureTests(ConsumingSource):
             await self.add(topic, 0, 3, keys=1)
             journal.settle_all((0, 3))
             letters: FakeSink[Any] = FakeSink()
-            async with self.consuming(topic, journal, poison="skip", dead_letters=letters) as run:
+            async with self.consuming(
+                topic, journal, poison=Poison("skip", dead_letters=letters)
+            ) as run:
                 await journal.wait_for(6)
                 await letters.wait_for_call()
                 report = await run.stop()

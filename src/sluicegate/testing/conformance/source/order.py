@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from ...._core.retry_policy import RetryPolicy
 from ...._core.source import Position, TopicPartition
+from ....consumer import Commits, InFlight
 from ....consumer.handling.results import Nak
-from .consumers import ConsumingSource, Journal
+from .consumers import NO_COMMITS, ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
@@ -23,7 +24,11 @@ class OrderTests(ConsumingSource):
         async with self.in_time(clock):
             topic, journal = await self.filled([60, 40], keys=7), Journal(clock)
             async with self.consuming(
-                topic, journal, concurrency=8, fetch_max=10, commit_after=9
+                topic,
+                journal,
+                concurrency=8,
+                in_flight=InFlight(fetch_max=10),
+                commits=Commits(every=NO_COMMITS, after=9),
             ) as run:
                 await journal.wait_for(100)
                 report = await run.stop()
@@ -120,7 +125,7 @@ class OrderTests(ConsumingSource):
                 await self.leave_hole(topic, 0)
                 await self.add(topic, 0, 3)
             await self.leave_hole(topic, 0)
-            async with self.consuming(topic, journal, commit_every=0.01) as run:
+            async with self.consuming(topic, journal, commits=Commits(every=0.01)) as run:
                 await journal.wait_for(6)
                 (claim,) = run.source.claims
                 end = (await run.source.ends([claim]))[claim]
@@ -202,7 +207,7 @@ class RebalanceTests(ConsumingSource):
                     await gate.wait()
 
             async with self.consuming(
-                topic, journal, journal.handler(handle), commit_every=0.01
+                topic, journal, journal.handler(handle), commits=Commits(every=0.01)
             ) as run:
                 await journal.news.wait_for(lambda: len(journal.running) == 2)
                 await self.lost(run, journal)
@@ -223,7 +228,7 @@ class RebalanceTests(ConsumingSource):
                 await clock.sleep(0.001)
 
             async with self.consuming(
-                topic, journal, journal.handler(handle), commit_every=0.002
+                topic, journal, journal.handler(handle), commits=Commits(every=0.002)
             ) as run:
                 for count in (5, 15, 25):
                     await journal.wait_for(count)

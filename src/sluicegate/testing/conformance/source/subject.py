@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from ...._core import checks
-from ...._core.source import Position, Settled, TopicPartition
+from ...._core.source import Position, Settled, SourceCapabilities, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
 
     from ...._core.clock import Clock, LoopClock
-    from ...._core.source import Fetched, Source, SourceCapabilities, SourceClaim, SourceRecord
+    from ...._core.source import Fetched, Source, SourceClaim, SourceRecord
 
 
 ABILITIES = frozenset(
@@ -32,10 +32,8 @@ ABILITIES = frozenset(
 )
 
 
-def abilities_of(declared: SourceCapabilities | None) -> dict[str, bool]:
+def abilities_of(declared: SourceCapabilities) -> dict[str, bool]:
     """Return the declared abilities, and for each whether the source has it."""
-    if declared is None:
-        return {}
     return {
         "metadata": declared.metadata,
         "members": declared.shares == "partitions",
@@ -47,8 +45,8 @@ def abilities_of(declared: SourceCapabilities | None) -> dict[str, bool]:
 class SourceUnderTest(ABC):
     """The hooks for a subclass to implement, and helpers for the tests."""
 
-    capabilities: ClassVar[SourceCapabilities | None] = None
-    """The declaration of the source; `None` if it has none."""
+    capabilities: ClassVar[SourceCapabilities] = SourceCapabilities()
+    """The declaration of the source's class."""
     lacks: ClassVar[Collection[str]] = ()
     """Missing abilities that the declaration does not cover; tests that need them are skipped.
 
@@ -173,8 +171,7 @@ class SourceUnderTest(ABC):
     @property
     def repeats(self) -> bool:
         """Whether a restart repeats settled records that follow an unfinished one."""
-        declared = self.capabilities
-        return "metadata" in self.lacking() and not (declared and declared.settles_each)
+        return "metadata" in self.lacking() and not self.capabilities.settles_each
 
     def kept(self, position: Position) -> Position:
         """Return a position as the source stores it."""
@@ -216,7 +213,7 @@ class ClaimReader:
         """Prepare a commit of these positions: if the source settles each record, read and settle
         the records before them.
         """
-        if not self.source.traits.settles_each:
+        if not self.source.capabilities.settles_each:
             return
         for claim, position in positions.items():
             if not claim.is_closed:
