@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from .._core.public import later
 
 if TYPE_CHECKING:
-    from .sink import FileSink, classify_file
+    from .sink import FileSink
     from .source import FileSource, SQLiteSubscriptions, UnreadFiles
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
-            "sink": ["FileSink", "classify_file"],
+            "sink": ["FileSink"],
             "source": ["FileSource", "SQLiteSubscriptions", "UnreadFiles"],
         },
     )
@@ -21,5 +21,4 @@ __all__ = [
     "FileSource",
     "SQLiteSubscriptions",
     "UnreadFiles",
-    "classify_file",
 ]

@@ -80,7 +80,7 @@ class HttpClient(Protocol):
 
 ClientFactory = Callable[[], "HttpClient | Awaitable[HttpClient]"]
 Authorization = str | Callable[[], "str | Awaitable[str]"]
-Auth = tuple[str, str] | Authorization
+Auth = tuple[str, str] | str | Callable[[], "str | Awaitable[str]"]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

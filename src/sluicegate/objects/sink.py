@@ -409,4 +409,4 @@ class ObjectSink(ObjectBase):
         )
 
 
-publish("sluicegate.objects", ObjectOptions, ObjectSink, StoredObject)
+publish("sluicegate.objects", ObjectSink)

@@ -4,12 +4,9 @@ A declaration and its check need neither PySpark nor Java; only `run` does.
 """
 
 from ..._core.public import publish_all
-from ..report import PipelineReport
 from .declaration import (
     Destination,
     Layer,
-    Mistake,
-    PipelineError,
     Source,
     SparkSettings,
     Step,
@@ -17,15 +14,10 @@ from .declaration import (
     Watermark,
     Write,
 )
-from .pipeline import Pipeline
 
 __all__ = [
     "Destination",
     "Layer",
-    "Mistake",
-    "Pipeline",
-    "PipelineError",
-    "PipelineReport",
     "Source",
     "SparkSettings",
     "Step",
