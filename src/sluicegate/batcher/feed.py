@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from .._core.errors import ErrorClass
     from .dispatch import Dispatcher
     from .gathering.pack import Matches
-    from .intake import Intake, Reservation
+    from .intake import Intake
     from .ledger import Waiter
     from .receipt import Resolvable
+    from .reservations import Reservation
 
 
 T = TypeVar("T")
