@@ -1,6 +1,6 @@
 """All errors of Sluicegate; the most common ones are also in `sluicegate` itself."""
 
-from .._core.errors import (
+from ._core.errors import (
     AddTimeout,
     BatcherBroken,
     CircuitOpenError,
