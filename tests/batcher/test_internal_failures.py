@@ -193,7 +193,7 @@ class Story:
 
     async def outcome_of(self, receipt: Receipt) -> None:
         try:
-            await receipt.settled()
+            await receipt.wait_settled()
         except Fault as error:
             self.raised.append(error)
 

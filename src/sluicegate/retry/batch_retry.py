@@ -238,7 +238,7 @@ def _hold(retry: BatchRetry) -> Hold | None:
 def _out_of_budget(retry: BatchRetry, now: float) -> Hold:
     """Start an outage: one batch probes after a pause, and the others wait for its success."""
     state = retry.state
-    state.trouble(NO_BUDGET, now, told=NO_BUDGET)
+    state.set_condition(NO_BUDGET, now, told=NO_BUDGET)
     retry.batch.delivery.reported(state, NO_BUDGET)
     probes = state.outage(retry.batch, is_short=True)
     pause = retry.probe_pause(state.failures, None)

@@ -92,7 +92,7 @@ class OutageState:
         """Record the end of a try."""
         self.lasted, self.has_failed = seconds, failed
 
-    def trouble(self, condition: Condition, now: float, *, told: Condition | None) -> None:
+    def set_condition(self, condition: Condition, now: float, *, told: Condition | None) -> None:
         """Store the reason for an outage or a throttle."""
         if self.since is None:
             self.since = now

@@ -65,7 +65,7 @@ class HeldOutcomes(PassesReports["Books"]):
         """The sinks that had settled items of the delivery before."""
         self._outcomes: list[tuple[Sequence[int], Outcome, Details]] = []
 
-    def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
+    def book_outcome(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
         self._outcomes.append((indices, outcome, details))
 
     @property
@@ -76,7 +76,7 @@ class HeldOutcomes(PassesReports["Books"]):
         """Book the held outcomes."""
         if self.books is not None:
             for indices, outcome, details in self._outcomes:
-                self.books.settled(indices, outcome, details)
+                self.books.book_outcome(indices, outcome, details)
 
     def reopen(self, states: ItemStates, *, doubtful: bool) -> None:
         """Make the items unsettled."""
@@ -335,13 +335,13 @@ class Delivery(HoldsOutcomes):
             return
         settled = self.states.settle(indices, outcome)
         if settled and self.books is not None:
-            self.books.settled(settled, outcome, details)
+            self.books.book_outcome(settled, outcome, details)
 
     def finish(self, indices: Sequence[int], outcome: Outcome, details: Details = None) -> None:
         """Book a final outcome for the unsettled ones of these items."""
         settled = self.states.settle(indices, outcome)
         if settled and self.books is not None:
-            self.books.settled(settled, outcome, details)
+            self.books.book_outcome(settled, outcome, details)
 
     def put_back(self, indices: Sequence[int]) -> None:
         """Release items that return to the open batch; book nothing."""

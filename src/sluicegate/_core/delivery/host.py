@@ -34,7 +34,7 @@ class Reports(Protocol):
 class Books(Reports, Protocol):
     """Receives outcomes, and reports about the destination."""
 
-    def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None: ...
+    def book_outcome(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None: ...
 
 
 ReportsT = TypeVar("ReportsT", bound=Reports)
