@@ -17,7 +17,7 @@ from .._core.public import publish
 from .._core.send import send
 from .._core.sink import Capabilities, WriteResult, capabilities_of, repeatable_of_all
 from .._core.stacking import as_sink
-from .fan_out import Line, side_by_side
+from .concurrency import ConcurrentWrite, write_concurrently
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,12 +127,12 @@ class Router(Openable, Generic[T]):
         }
         with ExitStack() as stack:
             ways = {name: stack.enter_context(fork)[name] for name, fork in forks.items()}
-            lines = [
-                Line([way.delivery], partial(send, self._sink(name), way))
+            writes = [
+                ConcurrentWrite([way.delivery], partial(send, self._sink(name), way))
                 for name, way in ways.items()
             ]
             ended = [partial(fork.end, name) for name, fork in forks.items()]
-            await side_by_side(batch.delivery, lines, lambda place, _: ended[place]())
+            await write_concurrently(batch.delivery, writes, lambda place, _: ended[place]())
         name_of = {index: name for name, indices in chosen.items() for index in indices}
         return {
             index: forks[name_of[index]].error(batch.roots((index,))[0])
