@@ -32,6 +32,9 @@ logger = logging.getLogger("sluicegate.observer")
 Seen = TypeVar("Seen")
 T = TypeVar("T")
 
+ITEM_TRACES: ContextVar[Mapping[int, str]] = ContextVar("sluicegate item traces")
+"""The trace ids of the current write's items, by index in the sealed batch."""
+
 
 class Observer:
     """Base class of batcher observers; all methods do nothing. Override what you need.
@@ -237,10 +240,6 @@ def _rule(observer: object) -> str:
             "OpenTelemetryConsumerObserver()"
         )
     return "must be a ConsumerObserver, such as PrometheusConsumerObserver() or ConsumerTracing()"
-
-
-ITEM_TRACES: ContextVar[Mapping[int, str]] = ContextVar("sluicegate item traces")
-"""The trace ids of the current write's items, by index in the sealed batch."""
 
 
 def trace_of(root: int) -> str | None:

@@ -33,6 +33,11 @@ T = TypeVar("T")
 STOPPING = frozenset({Outcome.DEAD_LETTERED, Outcome.REJECTED})
 """Outcomes after which `on_key_failure` acts on the key."""
 
+_IN_TRANSACTION = (
+    "the write has returned, but its transaction has not ended, so the outcome of its items is not "
+    "known; let the sink's write begin and end the transaction"
+)
+
 
 class Bookkeeper(Generic[T]):
     """Books every outcome of one batcher."""
@@ -354,12 +359,6 @@ class Fences:
         """End all waits: the batcher is broken."""
         for fence in self.pending:
             fence.open()
-
-
-_IN_TRANSACTION = (
-    "the write has returned, but its transaction has not ended, so the outcome of its items is not "
-    "known; let the sink's write begin and end the transaction"
-)
 
 
 def errors_of(task: asyncio.Task[dict[int, BaseException]]) -> dict[int, BaseException]:

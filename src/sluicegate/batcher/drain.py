@@ -60,6 +60,9 @@ T = TypeVar("T")
 LONGEST_RESERVE = 1.0
 _PHASES = ("drain", "cut", "last_resort", "close")
 
+RESERVE = 0.2
+"""Share of the time that is reserved for the last steps of a drain."""
+
 
 class Drain(Generic[T]):
     """One shutdown of one batcher."""
@@ -304,9 +307,6 @@ def _of_one_tenant(items: list[Leftover[T]]) -> list[Leftover[T]]:
 
 def _never_sent() -> StoppedError:
     return StoppedError("the batcher stopped before this was sent")
-
-
-RESERVE = 0.2  # the reserve's share of the time
 
 
 class Countdown:

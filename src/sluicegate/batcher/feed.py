@@ -45,6 +45,9 @@ T = TypeVar("T")
 
 HOLDABLE = frozenset({Outcome.UNKNOWN, Outcome.REJECTED, Outcome.UNSENT})
 
+PIECE = 1024
+"""Number of items that are measured and keyed at a time."""
+
 
 class Feed(Generic[T]):
     """A source's side of a batcher, made by `Batcher.feed`. It belongs to the batcher's loop.
@@ -222,10 +225,6 @@ class Feed(Generic[T]):
         """Classify an error by the sinks of the stack."""
         parts = walk(self._dispatcher.setup.sink)
         return classified(error, *[classifier_of(part) for part in parts])
-
-
-PIECE = 1024
-"""Number of items that are measured and keyed at a time."""
 
 
 class Submission(Generic[T]):

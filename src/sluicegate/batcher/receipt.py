@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from .._core.outcome import Outcome
 
+_JOINING = ProcessLock()
+
 
 class Resolvable(Protocol):
     """The receipt of one or more items: any object with this method."""
@@ -111,9 +113,6 @@ class Receipt(ReceiptBase):
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters = []
-
-
-_JOINING = ProcessLock()
 
 
 class BlockingReceipt(ReceiptBase):

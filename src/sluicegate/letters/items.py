@@ -46,6 +46,11 @@ _LARGE = 2_000
 limit.
 """
 
+FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
+
+UNDECODABLE = "undecodable"
+"""The field with the type of the error, of a record that its source could not decode."""
+
 
 class StoredItem(NamedTuple):
     """An item as JSON, and its form."""
@@ -239,12 +244,6 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "$mapping": _pairs,
     _SHOWN: _refuse,
 }
-
-
-FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
-
-UNDECODABLE = "undecodable"
-"""The field with the type of the error, of a record that its source could not decode."""
 
 
 class NoSourceRecordError(ValueError):

@@ -26,6 +26,9 @@ TenacityWait: TypeAlias = "Callable[[tenacity.RetryCallState], float]"
 TenacityPredicate: TypeAlias = "Callable[[tenacity.RetryCallState], bool]"
 """One of tenacity's `stop_*` or `retry_if_*` objects, or a function of a `RetryCallState`."""
 
+ROUNDING = 1e-9
+"""Part of a token that may be missing because of rounding."""
+
 
 class CallState(tenacity.RetryCallState):
     """The argument of tenacity's objects: the number of failed tries, the last error, the wait
@@ -61,9 +64,6 @@ class WaitBackoff:
     ) -> float:
         """Return the wait in seconds after `tries` failed tries."""
         return max(0.0, float(self.wait(CallState(tries, error, waited))))
-
-
-ROUNDING = 1e-9
 
 
 @known_arguments()

@@ -38,6 +38,8 @@ PASS_AFTER = 5.0
 one worker, the next batch, to keep the order.
 """
 
+NO_BUDGET = Condition(DestinationState.UNAVAILABLE, "the retry budget is used up")
+
 
 @dataclass(frozen=True, slots=True)
 class RetrySettings:
@@ -148,9 +150,6 @@ class BatchRetry:
     ) -> float:
         """Return the time between two probes, in seconds."""
         return max(PROBE_SHORTEST, min(longest, self.backoff(tries, error)))
-
-
-NO_BUDGET = Condition(DestinationState.UNAVAILABLE, "the retry budget is used up")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,13 @@ from .search import ENOUGH
 if TYPE_CHECKING:
     from .._core.delivery.host import Condition
 
+FAULT_KNOWN = 600.0
+"""Seconds for which, after an item was proven at fault, further refusals are assumed to be the
+fault of items.
+"""
+MOST_NEEDED = 30
+"""The highest number of refusals that prove an item's fault."""
+
 
 class Throttles:
     """End of the throttle of each tenant; without tenants, the key `None` holds the throttle of all
@@ -190,13 +197,6 @@ class ProbeTurns:
         self._holder = None
         self._line.clear()
         self.changed.fire()
-
-
-FAULT_KNOWN = 600.0
-"""Seconds for which, after an item was proven at fault, further refusals are assumed to be the
-fault of items.
-"""
-MOST_NEEDED = 30
 
 
 class Evidence:

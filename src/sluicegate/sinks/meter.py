@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 CLOSE = 1e-9
 """The tolerance for rounding, relative to an amount."""
 
+HALF = 0.5
+"""Factor of the rate after a throttle."""
+LEAST = 1 / 16
+"""The lowest fraction of its rate for a throttled target."""
+STEP = 0.1
+"""Fraction of the full rate that a throttled target recovers in each step."""
+STEP_SECONDS = 1.0
+"""Seconds between two steps."""
+
 
 class TokenBucket:
     """The level of one bucket. Times are seconds on one monotonic clock."""
@@ -69,13 +78,6 @@ class TokenBucket:
         if now > self._as_of:
             self._level = min(self._burst, self._level + (now - self._as_of) * self._rate)
             self._as_of = now
-
-
-HALF = 0.5
-LEAST = 1 / 16
-"""The lowest fraction of its rate for a throttled target."""
-STEP = 0.1
-STEP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)

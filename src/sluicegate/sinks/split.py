@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ENDS_PARTS = frozenset(
+    {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
+)
+"""Classes of errors after which the remaining parts are not written."""
+"""After one of these, the remaining parts are not sent and end with the same error: the destination
+is unavailable, throttles, or the batcher stops.
+"""
+
 
 @known_arguments()
 class Split(SinkDecorator):
@@ -269,14 +277,6 @@ class _IsolateSink(WrappingSink[T]):
 
     def __repr__(self) -> str:
         return f"{self._settings!r}({self.inner!r})"
-
-
-ENDS_PARTS = frozenset(
-    {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
-)
-"""After one of these, the remaining parts are not sent and end with the same error: the destination
-is unavailable, throttles, or the batcher stops.
-"""
 
 
 def keep(

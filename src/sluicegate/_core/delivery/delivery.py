@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     SinkReference = Callable[[], object]
     """Returns a sink, or `None` if it is gone: a batch must not hold a sink that may hold it."""
 
+GRACE = 0.1
+"""Seconds from a write's cancellation to the verdicts of its items if it does not end."""
+
 
 class HoldingSink:
     """Base of the sinks that hold the outcomes of their batches: transactions."""
@@ -139,10 +142,6 @@ class HoldsOutcomes(PassesReports["Books"]):
 def _strong_reference(sink: object) -> SinkReference:
     """For a sink whose class does not support weak references."""
     return lambda: sink
-
-
-GRACE = 0.1
-"""Seconds from a write's cancellation to the verdicts of its items if it does not end."""
 
 
 class Delivery(HoldsOutcomes):

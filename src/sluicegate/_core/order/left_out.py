@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from ..batch import Batch
 
+WITHDRAWN = "its source has withdrawn it"
+
 
 def leaders(batch: Batch[Any], errors: Mapping[int, BaseException]) -> dict[int, int]:
     """Map failed items behind a failed one of their key to the first failed item of that key."""
@@ -103,9 +105,6 @@ def stopped_behind_error(first: BaseException) -> KeyStopped:
         return first
     message = f"an earlier item of its key failed: {type(first).__name__}: {text_of(first)}"
     return caused(KeyStopped(message), first)
-
-
-WITHDRAWN = "its source has withdrawn it"
 
 
 def withdrawn_among(batch: Batch[Any], *, wholly: bool = False) -> dict[int, BaseException]:

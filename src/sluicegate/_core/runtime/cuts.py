@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+_EXIT = asyncio.TaskGroup.__aexit__.__code__
+"""The frame in which a task group waits for its children."""
+
 
 def is_cut() -> bool:
     """Return whether the running task is being cancelled; a client's answer is then unreliable."""
@@ -46,9 +49,6 @@ def noticing_cuts() -> Generator[None]:
         raise
     if task is not None and task.cancelling() > before:
         raise asyncio.CancelledError
-
-
-_EXIT = asyncio.TaskGroup.__aexit__.__code__
 
 
 def _takes_back_too_early() -> bool:

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+INTERRUPTS = 1000
+"""Swallowed interrupts per object; each ends its shutdown immediately."""
+
 
 async def _nothing() -> None: ...
 
@@ -263,8 +266,6 @@ class LoopThread:
 
 
 logger = logging.getLogger("sluicegate.batcher")
-
-INTERRUPTS = 1000  # swallowed interrupts per object; each ends its shutdown immediately
 
 
 class EndsAtExit(Protocol):

@@ -38,6 +38,11 @@ R = TypeVar("R")
 
 logger = logging.getLogger("sluicegate.run")
 
+FAILURES = (Outcome.REJECTED, Outcome.UNSENT, Outcome.UNKNOWN)
+"""Outcomes that may be judged as failures of a run."""
+MOST_REPORTS = 20
+"""Maximum number of kept reports of each kind; the first ones."""
+
 
 def run(
     main: Coroutine[Any, Any, R],
@@ -167,11 +172,6 @@ async def _cancel_rest(patience: float) -> None:
     _, deaf = await asyncio.wait(others, timeout=patience)
     for task in deaf:
         logger.error("%r ignores its cancellation and is left behind", task)
-
-
-FAILURES = (Outcome.REJECTED, Outcome.UNSENT, Outcome.UNKNOWN)
-MOST_REPORTS = 20
-"""Maximum number of kept reports of each kind; the first ones."""
 
 
 class EndReport(Protocol):

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+GRACE = 1.0
+"""Seconds for closing after the end of a drain."""
+MARGIN = 0.2
+"""The last part of these seconds, for cutting off what has not ended by itself."""
+
 
 async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call `function` in the loop's thread pool; suspend until it has ended, even when cancelled.
@@ -109,12 +114,6 @@ class AbandonableThreads(Executor):
         self._is_over = True
         for _ in range(self._started):
             self._calls.put(None)
-
-
-GRACE = 1.0
-"""Seconds for closing after the end of a drain."""
-MARGIN = 0.2
-"""The last part of these seconds, for cutting off what has not ended by itself."""
 
 
 class Closing:

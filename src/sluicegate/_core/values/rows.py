@@ -41,6 +41,13 @@ GivenRows: TypeAlias = tuple[Sequence[int], Sequence[Row], dict[int, Exception]]
 _PLAIN = frozenset({tuple, list})
 _DICT = frozenset({dict})
 
+MODES = ("error", "ignore", "update")
+
+NULL_KEY = (
+    "an earlier attempt may have stored this row, and its key contains NULL, so that it cannot be "
+    "looked up"
+)
+
 
 class RowMaker:
     """Creates a row from each item: with `row`, if given, or by position, name or attribute."""
@@ -126,9 +133,6 @@ class RowMaker:
         return PermanentError(f"the item cannot become a row: {fault}")
 
 
-MODES = ("error", "ignore", "update")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTarget:
     """A table, its columns, and the treatment of conflicts. Raises `ConfigError`."""
@@ -203,12 +207,6 @@ def check_name(name: str, value: object) -> None:
     """Check one name. Raises `ConfigError`."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise bad(name, value, "must be a name: text that is not empty, without NUL")
-
-
-NULL_KEY = (
-    "an earlier attempt may have stored this row, and its key contains NULL, so that it cannot be "
-    "looked up"
-)
 
 
 class KeyConflicts:

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound="Hashable")
 
+E = TypeVar("E", bound="Hashable")
+
+_SMALL = 64
+"""Number of stale entries that are tolerated before the heap is rebuilt."""
+
 
 class Turns(Generic[M]):
     """The members with items to send, in the order of their turns."""
@@ -81,12 +86,6 @@ class Turns(Generic[M]):
         """Remove a member with its credit and debt."""
         self._ring.pop(member, None)
         self._credit.pop(member, None)
-
-
-E = TypeVar("E", bound="Hashable")
-
-_SMALL = 64
-"""Number of stale entries that are tolerated before the heap is rebuilt."""
 
 
 class Agenda(Generic[E]):
