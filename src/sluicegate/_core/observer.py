@@ -2,8 +2,8 @@
 
 1. Without observers there is no cost, and with observers none per item: counts and levels are read
    from `stats()`.
-2. Only a consumer's observer whose `handling`, called once per run, returns a callback is called for
-   every turn of a handler: for tracing and durations.
+2. Only a consumer's observer whose `handling`, called once per run, returns a callback is called
+   for every turn of a handler: for tracing and durations.
 3. The first error of an observer is logged; errors never affect the batcher or the consumer.
 """
 

@@ -18,10 +18,10 @@
    process.
 10. A source with `ReplacesClaims` replaces a claim that has lost its position, on request.
 11. A source decodes each record by itself. One that it cannot decode is delivered in its place, as
-    an `UndecodableRecord`; `fetch` does not raise because of it, and the records before and after it
-    are delivered as usual. The host treats it as poison, and no handler gets it.
-12. A source with `KeepsAlive` is called while nothing is fetched; one with `ExtendsRecords` is called
-    for the records that are held, and by `Message.in_progress`.
+    an `UndecodableRecord`; `fetch` does not raise because of it, and the records before and after
+    it are delivered as usual. The host treats it as poison, and no handler gets it.
+12. A source with `KeepsAlive` is called while nothing is fetched; one with `ExtendsRecords` is
+    called for the records that are held, and by `Message.in_progress`.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ The batch size is decided after every ten attempts:
 Every step is at least 1, so that a size below 4 can grow. A size refused as too large sets a
 ceiling; a timeout or a throttle may have other causes.
 
-The number of workers is decided once per round trip: a decision is due one mean round trip after the last one. The first rule that applies to the
-attempts that ended in between decides:
+The number of workers is decided once per round trip: a decision is due one mean round trip after
+the last one. The first rule that applies to the attempts that ended in between decides:
 
 1. An attempt timed out or was throttled: a tenth less, at least by one, and a ceiling at that
    number.

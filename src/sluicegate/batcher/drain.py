@@ -101,8 +101,8 @@ class Drain(Generic[T]):
         return loop.create_task(self._run(), name=name, context=own_context())
 
     async def wait(self, keep: Callable[[ShutdownReport[T]], object]) -> ShutdownReport[T]:
-        """Wait for the report, pass it to `keep` and return it. A cancellation hastens the shutdown,
-        and is raised at its end.
+        """Wait for the report, pass it to `keep` and return it. A cancellation hastens the
+        shutdown, and is raised at its end.
         """
         cancelled: asyncio.CancelledError | None = None
         while not self._task.done():

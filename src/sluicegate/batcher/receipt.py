@@ -74,9 +74,9 @@ class Receipt(ReceiptBase):
     """The receipt of `submit`: `await` it for the item's outcome.
 
     Awaiting returns a success (delivered, duplicate, spooled) or raises a new
-    `ItemFailed(outcome, cause)` each time, also for a dead-lettered item; `wait_settled` and `outcome`
-    give every outcome. Any number of tasks may wait; cancelling one affects neither the others nor
-    the item. A receipt that is never awaited is silent.
+    `ItemFailed(outcome, cause)` each time, also for a dead-lettered item; `wait_settled` and
+    `outcome` give every outcome. Any number of tasks may wait; cancelling one affects neither the
+    others nor the item. A receipt that is never awaited is silent.
     """
 
     __slots__ = ()

@@ -1,8 +1,8 @@
 """Conversion of any item to plain JSON for its dead letter, and back. Pure; never raises for an
 item.
 
-1. A value with a JSON form has the same form as in a file or in a request (`_core.values.forms`). An
-   item of a plain class is stored as its public attributes, which are also its columns for
+1. A value with a JSON form has the same form as in a file or in a request (`_core.values.forms`).
+   An item of a plain class is stored as its public attributes, which are also its columns for
    `PostgresSink`. As in every file, a date becomes text and a tuple becomes a list.
 2. Other values that JSON cannot represent are *marked*: stored as an object with one entry, whose
    name is in `_READ`. `restored` returns the same value.

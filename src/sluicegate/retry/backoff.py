@@ -1,8 +1,8 @@
 """What a retry takes from tenacity: waits, ends and choices of errors; and its budget.
 
-A budget limits retries across all batches: every first try adds `share` of a token, and every further try takes one token. In the long run,
-retries therefore add at most `share` of the load of the first tries, regardless of the number of
-batches, and do not overload a destination in trouble.
+A budget limits retries across all batches: every first try adds `share` of a token, and every
+further try takes one token. In the long run, retries therefore add at most `share` of the load of
+the first tries, regardless of the number of batches, and do not overload a destination in trouble.
 """
 
 from __future__ import annotations

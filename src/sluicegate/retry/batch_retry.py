@@ -34,8 +34,8 @@ refused connection fails at once.
 PROBE_LONGEST = 5.0
 """The longest time between two probes, in seconds."""
 PASS_AFTER = 5.0
-"""Seconds for which an item refused alone, or a batch left unknown, delays the later items and, with
-one worker, the next batch, to keep the order.
+"""Seconds for which an item refused alone, or a batch left unknown, delays the later items and,
+with one worker, the next batch, to keep the order.
 """
 
 NO_BUDGET = Condition(DestinationState.UNAVAILABLE, "the retry budget is used up")

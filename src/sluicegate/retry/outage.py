@@ -10,8 +10,8 @@
    does not, even if the destination answered.
 5. A refusal of single items, named by the destination, is not an outage: only their batches wait.
 6. Every try gets a ticket when it begins. `accepted` is the highest ticket of a try in which the
-   destination accepted at least one item; `Search` compares it with the tickets of refused tries, to
-   distinguish a refused item from a destination that refuses everything.
+   destination accepted at least one item; `Search` compares it with the tickets of refused tries,
+   to distinguish a refused item from a destination that refuses everything.
 """
 
 from __future__ import annotations
@@ -225,8 +225,8 @@ class Evidence:
         self._fault_at = now
 
     def lied(self, now: float) -> None:
-        """Record that an item refused alone was accepted later, which makes refusals weaker evidence
-        for a while.
+        """Record that an item refused alone was accepted later, which makes refusals weaker
+        evidence for a while.
         """
         self._lies = self.lies(now) + 1
         self._lied_at = now

@@ -202,8 +202,8 @@ class DeadLetter(SinkDecorator):
         self.window = checks.count("window", window)
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
-        """Wrap `sink`. Raises `ConfigError` if it is the target, or has dead letters that take one of
-        the same classes.
+        """Wrap `sink`. Raises `ConfigError` if it is the target, or has dead letters that take one
+        of the same classes.
         """
         if self.record is None and (own := _shared(sink, self.target)) is not None:
             raise checks.bad(

@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 @known_arguments()
 class Router(Openable, Generic[T]):
-    """Writes each item to the sink that `choose` names; items of one route stay in order, and routes
-    are written concurrently.
+    """Writes each item to the sink that `choose` names; items of one route stay in order, and
+    routes are written concurrently.
 
     Args:
         choose: a function from an item to the name of its route. If it raises, only that item

@@ -9,9 +9,9 @@ Indices are those of the sealed batch. Outside a batcher there are neither books
 3. A fork gives items one or several branches. An item is settled when every required branch has
    settled it; its verdict is the worst of its branches'.
 4. A closed delivery has given every item its verdict; it counts later settles and books none.
-5. In a transaction, outcomes are final at its commit. Until then the items count as settled, so that
-   no write inside sends them twice, and nothing is booked. A rollback makes them unsettled again: a
-   batch may be sent once more.
+5. In a transaction, outcomes are final at its commit. Until then the items count as settled, so
+   that no write inside sends them twice, and nothing is booked. A rollback makes them unsettled
+   again: a batch may be sent once more.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The interfaces of a delivery: the host's books, backoffs and slots, the branches of a fork; and the
-condition of a destination, which decorators report through them to logs, metrics and `stats()`.
+"""The interfaces of a delivery: the host's books, backoffs and slots, the branches of a fork; and
+the condition of a destination, which decorators report through them to logs, metrics and `stats()`.
 """
 
 from __future__ import annotations

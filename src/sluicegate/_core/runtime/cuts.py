@@ -2,9 +2,9 @@
 
 A loop that retries after every error would then never end, and a program would ignore its signal.
 
-A task group may also cancel its own task and never undo that. In older Python versions (before python/cpython#116720), a `TaskGroup` whose child fails while it
-waits for its children cancels its own task and leaves `task.cancelling()` above 0: the task looks
-cancelled forever.
+A task group may also cancel its own task and never undo that. In older Python versions (before
+python/cpython#116720), a `TaskGroup` whose child fails while it waits for its children cancels its
+own task and leaves `task.cancelling()` above 0: the task looks cancelled forever.
 """
 
 from __future__ import annotations

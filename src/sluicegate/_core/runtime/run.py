@@ -67,9 +67,9 @@ def run(
       names outcomes that are expected, as in `accept=("rejected",)`.
 
     A consumer, a pipe and a flow are judged by the `complete` of their own report, not by the tally
-    of a batcher that they feed. A batcher that was not shut down is not judged. Raises `ConfigError`
-    for anything other than a coroutine, for other names in `accept`, and in a thread with a running
-    event loop.
+    of a batcher that they feed. A batcher that was not shut down is not judged. Raises
+    `ConfigError` for anything other than a coroutine, for other names in `accept`, and in a thread
+    with a running event loop.
     """
     if not asyncio.iscoroutine(main):
         rule = "must be a coroutine: call the async function, as in run(main())"

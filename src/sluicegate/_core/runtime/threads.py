@@ -1,8 +1,9 @@
 """Work that completes despite cancellation, in a thread or in its own task; threads that may be
 abandoned; and the time by which a stopped consumer has to be closed.
 
-Each clean-up that talks to a server has its own limit, such as `close_timeout`. All of them together
-end with the drain, plus one second. Tasks that are created in the context see the limit too.
+Each clean-up that talks to a server has its own limit, such as `close_timeout`. All of them
+together end with the drain, plus one second. Tasks that are created in the context see the limit
+too.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Rows created from items, the table that they go to, and conflicts of their keys.
 
 An item that cannot become a row fails alone. Tuples and lists of the right length are already rows:
-a batch of only these costs one pass in C and no copy. A batch of dictionaries also costs one pass in
-C.
+a batch of only these costs one pass in C and no copy. A batch of dictionaries also costs one pass
+in C.
 
 If the key of an item is taken after an attempt with an unknown outcome:
 
-1. The first item of a key with the contents of the stored row is a duplicate: an earlier attempt has
-   stored it, or another writer has stored the same.
+1. The first item of a key with the contents of the stored row is a duplicate: an earlier attempt
+   has stored it, or another writer has stored the same.
 2. Any other item is refused for good if an earlier item of the batch with its key is stored, or may
    be: no attempt can have stored both.
 3. Otherwise the outcome stays unknown: another writer may hold the key, or a trigger or a later

@@ -7,9 +7,10 @@
 
 M. Shreedhar, G. Varghese: Efficient Fair Queuing Using Deficit Round Robin, SIGCOMM 1995.
 
-An agenda is a priority queue for times that change often: a heap whose entries may be stale. The recorded time of an entry is never later than its actual
-time, which is read when the entry reaches the front. So a time that becomes later costs nothing
-until then, and a time that becomes earlier is recorded again.
+An agenda is a priority queue for times that change often: a heap whose entries may be stale. The
+recorded time of an entry is never later than its actual time, which is read when the entry reaches
+the front. So a time that becomes later costs nothing until then, and a time that becomes earlier is
+recorded again.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ class EventRun:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._events.failed(error)
 
-    # -- state stored with the position -------------------------------------------------------------
+    # -- state stored with the position ------------------------------------------------------------
 
     async def _read_states(self) -> None:
         claims, changed = self._engine.claims, self._engine.assignment
