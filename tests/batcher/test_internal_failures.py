@@ -87,7 +87,9 @@ class Tracer:
 
 
 PURE = ("Agenda.", "Countdown.", "Ledger.", "Parking.", "Waiter.", "own_context")
-"""Parts that cannot fail by themselves: sums and queues, without a call of a program's code."""
+"""Sums and queues that call no code of a program, so only the interpreter makes them fail; such a
+fault, as a `MemoryError` in `Waiter.grant`, is not survived: its producer may wait for ever.
+"""
 _names: dict[CodeType, str] = {}
 
 

@@ -42,7 +42,11 @@ ReturnedAs = Literal["returned", "dead_lettered", "blocked", "parked"]
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic."""
+    """A partition of a topic: the unit of assignment, of positions and of order.
+
+    `topic` is the name that the source gives to its log or queue, and `partition` a number in it,
+    from 0. `str()` is `topic/partition`.
+    """
 
     topic: str
     partition: int
@@ -380,7 +384,13 @@ class PositionStore(Protocol):
         ...
 
     def begins_at_offsets(self, offsets: Mapping[TopicPartition, Position]) -> None:
-        """Note the group's offsets at which partitions without a position in this store begin."""
+        """Note the taken partitions without a position in this store, which begin at offsets of the
+        group.
+
+        `offsets` has the group's stored position of each of them. Called by the source after `take`
+        and before it fetches. A store that must not begin there refuses the partition later, with a
+        `ConfigError`. Does not suspend.
+        """
 
     async def take(
         self, partitions: Collection[TopicPartition]

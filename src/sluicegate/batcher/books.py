@@ -362,7 +362,11 @@ class Fences:
 
 
 def errors_of(task: asyncio.Task[dict[int, BaseException]]) -> dict[int, BaseException]:
-    """Return a write's errors; none if it was cut, since verdicts decide then."""
+    """Return the errors of an ended write, by index in its batch.
+
+    Empty if the write was cancelled or raised as a whole: then the verdicts of its delivery decide
+    about the items.
+    """
     return {} if task.cancelled() or task.exception() is not None else task.result()
 
 

@@ -175,10 +175,12 @@ async def _cancel_rest(patience: float) -> None:
 
 
 class EndReport(Protocol):
-    """The report of a consumer, or of a batcher."""
+    """The report of the end of a consumer or of a batcher, which `run` judges."""
 
     @property
-    def complete(self) -> bool: ...
+    def complete(self) -> bool:
+        """Whether everything that was accepted has ended."""
+        ...
 
 
 class BatcherReport(EndReport, Protocol):
