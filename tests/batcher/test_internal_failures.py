@@ -87,8 +87,8 @@ class Tracer:
 
 
 PURE = ("Agenda.", "Countdown.", "Ledger.", "Parking.", "Waiter.", "own_context")
-"""Sums and queues that call no code of a program, so only the interpreter makes them fail; such a
-fault, as a `MemoryError` in `Waiter.grant`, is not survived: its producer may wait for ever.
+"""Sums and queues that call no code of a program, so only the interpreter makes them fail: that is
+not covered, and a `MemoryError` at the start of `Waiter.grant` would leave its producer waiting.
 """
 _names: dict[CodeType, str] = {}
 
