@@ -24,14 +24,14 @@ PAGES = Path(__file__).parents[1] / "docs" / "reference" / "api"
 
 
 def public_packages() -> tuple[str, ...]:
-    """The packages that are the home of an exported name; programs import it from there.
+    """The packages and modules that are the home of a public name; programs import it from there.
 
     A package may also collect names of another home, such as `sluicegate.http`: that is how
     the code is divided.
     """
-    names = (
-        ".".join(path.parent.relative_to(SOURCE).parts) for path in SOURCE.rglob("__init__.py")
-    )
+    paths = [path.parent for path in SOURCE.rglob("__init__.py")]
+    paths += [path.with_suffix("") for path in SOURCE.glob("sluicegate/[!_]*.py")]
+    names = (".".join(path.relative_to(SOURCE).parts) for path in paths)
     return tuple(sorted(filter(_is_home, names)))
 
 

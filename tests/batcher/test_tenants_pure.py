@@ -19,8 +19,8 @@ from sluicegate.batcher.gathering.gatherer import Gathering, Holding, Shape
 from sluicegate.batcher.gathering.pack import AddGroup, Pack, Sealed
 from sluicegate.batcher.gathering.tenant_queue import TenantKey, TenantQueue
 from sluicegate.batcher.gathering.tenants import TenantGatherer
-from sluicegate.batcher.intake import tenant_reservations
 from sluicegate.batcher.ledger import Ledger
+from sluicegate.batcher.reservations import tenant_reservations
 
 Item = tuple[str, int]
 

@@ -87,7 +87,7 @@ async def test_each_error_object_is_heard_once(fake_clock: FakeClock) -> None:
     heard: list[BaseException] = []
 
     class Ears:
-        def settled(self, indices: Sequence[int], outcome: Outcome, details: Any) -> None: ...
+        def book_outcome(self, indices: Sequence[int], outcome: Outcome, details: Any) -> None: ...
         def heard(self, errors: Iterable[BaseException]) -> None:
             heard.extend(errors)
 

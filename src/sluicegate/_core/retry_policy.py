@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Jitter = Literal["full", "equal", "decorrelated", "none"]
 
+R = TypeVar("R")
+
 
 class BackoffFunction(Protocol):
     """A function that maps the number of failed attempts to the next wait."""
@@ -193,9 +195,6 @@ def _is_set_of_classes(value: object) -> bool:
     return isinstance(value, (set, frozenset)) and all(
         isinstance(each, ErrorClass) for each in cast("set[object]", value)
     )
-
-
-R = TypeVar("R")
 
 
 class RetryState:

@@ -1,10 +1,10 @@
 """The batcher: items one at a time in, batches out, every item accounted for.
 
 `batcher` is the front; `blocking` and `inbox` are for threads, `feed` for sources. `intake` admits
-items by the `ledger`, `gathering` makes batches of them, `dispatch` launches them as flights
-(`flight`), and `books` and `receipt` tell their outcomes. `drain` and `lifecycle` end it, `opener`
-opens it; `setup` and `limits` check arguments, `governor` and `adaptive` set the number of workers,
-`monitor`, `report` and `log` show it.
+items by their `reservations` in the `ledger`, `gathering` makes batches of them, `dispatch`
+launches them as flights (`flight`), and `books` and `receipt` tell their outcomes. `drain` and
+`lifecycle` end it, `opener` opens it; `setup` and `limits` check arguments, `governor` and
+`adaptive` set the number of workers, `monitor`, `report` and `log` show it.
 """
 
 from .._core.batch import Reason

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from .._core.outcome import Outcome
 
+_JOINING = ProcessLock()
+
 
 class Resolvable(Protocol):
     """The receipt of one or more items: any object with this method."""
@@ -72,9 +74,9 @@ class Receipt(ReceiptBase):
     """The receipt of `submit`: `await` it for the item's outcome.
 
     Awaiting returns a success (delivered, duplicate, spooled) or raises a new
-    `ItemFailed(outcome, cause)` each time, also for a dead-lettered item; `settled` and `outcome`
-    give every outcome. Any number of tasks may wait; cancelling one affects neither the others nor
-    the item. A receipt that is never awaited is silent.
+    `ItemFailed(outcome, cause)` each time, also for a dead-lettered item; `wait_settled` and
+    `outcome` give every outcome. Any number of tasks may wait; cancelling one affects neither the
+    others nor the item. A receipt that is never awaited is silent.
     """
 
     __slots__ = ()
@@ -82,10 +84,10 @@ class Receipt(ReceiptBase):
 
     def __await__(self) -> Generator[None, None, Outcome]:
         if self.outcome is None:
-            yield from self.settled().__await__()
+            yield from self.wait_settled().__await__()
         return self.result()
 
-    async def settled(self) -> Outcome:
+    async def wait_settled(self) -> Outcome:
         """Wait for the outcome and return it, failures included. Cancellation does not affect the
         item.
         """
@@ -113,9 +115,6 @@ class Receipt(ReceiptBase):
         self._waiters = []
 
 
-_JOINING = ProcessLock()
-
-
 class BlockingReceipt(ReceiptBase):
     """The receipt of `BlockingBatcher.submit`; any number of threads may wait for it.
 
@@ -134,11 +133,11 @@ class BlockingReceipt(ReceiptBase):
         """Block until the item has its outcome; return a success (delivered, duplicate, spooled),
         or raise a new `ItemFailed`, also for a dead-lettered item.
 
-        Waits and raises like `settled`.
+        Waits and raises like `wait_settled`.
         """
-        return self._success(self.settled(timeout))
+        return self._success(self.wait_settled(timeout))
 
-    def settled(self, timeout: float | timedelta | None = None) -> Outcome:
+    def wait_settled(self, timeout: float | timedelta | None = None) -> Outcome:
         """Block until the item has its outcome; return it, failures included.
 
         `timeout` in seconds (default: none) bounds the wait: the item is not affected by a
@@ -189,7 +188,7 @@ async def gather(receipts: Iterable[Receipt]) -> list[Outcome]:
     each = tuple(receipts)
     for receipt in each:
         if receipt.outcome is None:
-            await receipt.settled()
+            await receipt.wait_settled()
     return [receipt.result() for receipt in each]
 
 

@@ -1,6 +1,18 @@
 """Consumers: handle the records of a source in order per key, and store correct positions.
 
-Also the contract of sources and of their positions, and a source in memory.
+| room | subject |
+|---|---|
+| `lanes` | the order of the messages inside, and the room for them |
+| `progress` | from the records of a source to the positions that it stores |
+| `handling` | calls of the user's function, and their results |
+| `failures` | poison, dead letters, parked keys |
+| `jobs` | events that are completed later |
+| `operating` | what operators see |
+| `memory` | a source in memory |
+
+`consumer` is the front; `operated` is the part of it that a pipe shares, `settings` and `options`
+are its arguments. `engine` runs the tasks, and `run` is what all rooms share. The contract of
+sources is in `_core.source`.
 """
 
 from typing import TYPE_CHECKING

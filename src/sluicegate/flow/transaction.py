@@ -198,11 +198,11 @@ class TransactionalPipe(Operated):
             in the transaction, and returns the results of a consumer's handler, except `Manual()`.
         name: name of the flow in logs, metrics and dead letters.
         poison: the treatment of a record with a permanently refused row, or that cannot be
-            transformed: `Poison(...)` with a strategy or dead letters; or a strategy that needs none:
-            `block` (default), `skip`, or `exit`: `run` ends and raises its error. The records before
-            it commit first. A dead letter is written before the position passes its record: at least
-            once, with the same key. No keys can be parked. With a queue as the source only `exit` is
-            accepted; otherwise the queue's own setting applies.
+            transformed: `Poison(...)` with a strategy or dead letters; or a strategy that needs
+            none: `block` (default), `skip`, or `exit`: `run` ends and raises its error. The records
+            before it commit first. A dead letter is written before the position passes its record:
+            at least once, with the same key. No keys can be parked. With a queue as the source only
+            `exit` is accepted; otherwise the queue's own setting applies.
         retry: attempts and backoff of a failed transaction, and of a transform after a temporary
             error. Default: 5 attempts, 0.1 s doubled up to 30 s, with full jitter; outages do not
             count as attempts.

@@ -1,6 +1,9 @@
 """Decorators and combinators, and every destination's sink, loaded when it is asked for.
 
-The sinks of a technology are the same objects as in its own package.
+Decorators: `combine` merges the items of a key, `split` divides and isolates, `timeout` limits an
+attempt, `dead_letter` writes refused items elsewhere, and `rate_limit` slows down by the token
+buckets of `meter`. Combinators: `fan_out` and `router`, whose writes run by `concurrency`. `memory`
+is a destination for tests. The sinks of a technology are the same objects as in its own package.
 """
 
 from typing import TYPE_CHECKING

@@ -94,7 +94,7 @@ class Books:
         self.outcomes: dict[int, Outcome] = {}
         self.details: dict[int, RecordMetadata] = {}
 
-    def settled(
+    def book_outcome(
         self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
     ) -> None:
         """Book the outcomes of items."""

@@ -105,7 +105,7 @@ class Books:
         self.outcomes: dict[int, Outcome] = {}
         self.details: dict[int, PublishAck] = {}
 
-    def settled(
+    def book_outcome(
         self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
     ) -> None:
         """Book the outcomes of items."""

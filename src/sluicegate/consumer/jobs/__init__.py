@@ -1,5 +1,9 @@
 """Events that are completed later: jobs in order per key, items in batches, and work without a
 record in the order of a partition.
+
+`events` runs the turns of events, each with its `context`; `event_run` is one run of them with its
+background tasks. `scheduler` (with `job_run`) and `item_batcher` (with `items`) process jobs,
+`interjections` is work without a record, and `state` the state of a partition.
 """
 
 from ..._core.public import publish_all

@@ -1,4 +1,6 @@
-"""A source in memory: a log that outlives its consumers, and control of it by a test."""
+"""A source in memory: a `log` that outlives its consumers, a `source` of it that a test controls,
+and `subscriptions` that members share.
+"""
 
 from ..._core.public import publish_all
 from .log import MemoryLog

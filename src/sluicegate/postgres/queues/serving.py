@@ -305,7 +305,7 @@ class OpenQueue(Serving):
         """Return the move that settles a claim's jobs before this offset in another transaction."""
         return LeaseMove(self._queue, self._options.queue, self._lease_of(claim), offset)
 
-    async def settled(self, claim: SourceClaim) -> int:
+    async def fetch_settled_offset(self, claim: SourceClaim) -> int:
         """Return the offset before which all jobs of a claim are settled in the queue."""
         lease = self._lease_of(claim)
         places = lease.places

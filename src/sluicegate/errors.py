@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .._core.errors import (
+from ._core.errors import (
     BatcherBroken,
     CircuitOpenError,
     DeadLetterLimit,
@@ -36,7 +36,7 @@ from .._core.errors import (
     VersionConflict,
     WithdrawnError,
 )
-from .._core.public import later
+from ._core.public import later
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = later(
