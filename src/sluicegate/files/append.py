@@ -69,6 +69,16 @@ _SHORTER = (
 )
 _FLAGS = os.O_CREAT | os.O_CLOEXEC
 _TRIES = 5
+"""Attempts to append a chunk to a file that other programs change."""
+_MARK = 64
+"""Number of bytes that are compared before a cut."""
+_CUTS = 10
+"""Attempts to truncate a file that another program truncates as well."""
+_BLOCK = 1 << 16
+"""Bytes that are read at once to find the last byte that is not NUL."""
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_LOCK_TRIES = 5
+"""Attempts to lock a lock file that another program removes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,11 +346,6 @@ def _sync_folder(folder: Path) -> None:
 
 # -- the end of a file -----------------------------------------------------------------------------
 
-_MARK = 64
-"""Number of bytes that are compared before a cut."""
-_CUTS = 10
-_BLOCK = 1 << 16
-
 
 class NotUndoneError(Exception):
     """A part of a chunk may have remained in the file."""
@@ -413,9 +418,6 @@ def _without_zeros(file: int, size: int) -> int:
 
 
 # -- the lock --------------------------------------------------------------------------------------
-
-_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_LOCK_TRIES = 5
 
 
 class FileLock:

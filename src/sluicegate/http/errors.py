@@ -105,6 +105,11 @@ _OF_PROXY = re.compile(r"([0-9]{3})\b")
 """The beginning of a proxy's error when it refuses a tunnel."""
 _SHOWN = 500
 """Characters of server text shown in a message."""
+_SECONDS = re.compile(r"\s*([+-]?)([0-9]{1,400}(?:\.[0-9]{1,400})?)\s*")
+_LONGEST_DATE = 64
+"""Characters of the longest date format."""
+_YEAR = 366 * 86_400.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RecordRefused(PermanentError):
@@ -361,12 +366,6 @@ def target_of(location: str | None) -> str | None:
 
 
 # -- Retry-After -----------------------------------------------------------------------------------
-
-_SECONDS = re.compile(r"\s*([+-]?)([0-9]{1,400}(?:\.[0-9]{1,400})?)\s*")
-_LONGEST_DATE = 64
-"""Characters of the longest date format."""
-_YEAR = 366 * 86_400.0
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def seconds_of(headers: Mapping[str, str], wall_time: float) -> float | None:

@@ -24,6 +24,36 @@ SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 _PROTOCOLS: tuple[SecurityProtocol, ...] = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 CLOSE_TIMEOUT = 5.0
 _LOGIN = ("sasl_mechanism", "sasl_username", "sasl_password")
+OF_AIOKAFKA = {
+    "bootstrap_servers": "use bootstrap=...",
+    "client_id": "use client_id=... of KafkaAccess",
+    "request_timeout_ms": "use request_timeout=... of KafkaAccess, in seconds",
+    "sasl_mechanism": "use sasl_mechanism=... of KafkaAccess",
+    "sasl_plain_password": "use sasl_password=... of KafkaAccess",
+    "sasl_plain_username": "use sasl_username=... of KafkaAccess",
+    "security_protocol": "use security_protocol=... of KafkaAccess",
+    "ssl_context": "use ssl_cafile=... or ssl_context=... of KafkaAccess",
+}
+"""The options of aiokafka that an access has, and where."""
+_OF_LIBRDKAFKA = {
+    "client.id": "client_id",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.password": "sasl_password",
+    "sasl.username": "sasl_username",
+    "security.protocol": "security_protocol",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+}
+OF_LIBRDKAFKA = {
+    "bootstrap.servers": "use bootstrap=...",
+    "metadata.broker.list": "use bootstrap=...",
+    "sasl.mechanisms": "use sasl_mechanism=... of KafkaAccess",
+    "socket.timeout.ms": "use request_timeout=... of KafkaAccess, in seconds",
+    **{option: f"use {name}=... of KafkaAccess" for option, name in _OF_LIBRDKAFKA.items()},
+}
+"""The options of librdkafka that an access has, and where."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -105,19 +135,6 @@ def access_of(bootstrap: object) -> KafkaAccess:
     return bootstrap if isinstance(bootstrap, KafkaAccess) else KafkaAccess(cast("str", bootstrap))
 
 
-OF_AIOKAFKA = {
-    "bootstrap_servers": "use bootstrap=...",
-    "client_id": "use client_id=... of KafkaAccess",
-    "request_timeout_ms": "use request_timeout=... of KafkaAccess, in seconds",
-    "sasl_mechanism": "use sasl_mechanism=... of KafkaAccess",
-    "sasl_plain_password": "use sasl_password=... of KafkaAccess",
-    "sasl_plain_username": "use sasl_username=... of KafkaAccess",
-    "security_protocol": "use security_protocol=... of KafkaAccess",
-    "ssl_context": "use ssl_cafile=... or ssl_context=... of KafkaAccess",
-}
-"""The options of aiokafka that an access has, and where."""
-
-
 def of_aiokafka(access: KafkaAccess) -> dict[str, Any]:
     """Return the options of aiokafka, except its addresses and times."""
     context = context_of(access)
@@ -131,27 +148,6 @@ def of_aiokafka(access: KafkaAccess) -> dict[str, Any]:
         sasl_plain_password=access.sasl_password,
         client_id=access.client_id,
     )
-
-
-_OF_LIBRDKAFKA = {
-    "client.id": "client_id",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.password": "sasl_password",
-    "sasl.username": "sasl_username",
-    "security.protocol": "security_protocol",
-    "ssl.ca.location": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile",
-    "ssl.key.password": "ssl_password",
-}
-OF_LIBRDKAFKA = {
-    "bootstrap.servers": "use bootstrap=...",
-    "metadata.broker.list": "use bootstrap=...",
-    "sasl.mechanisms": "use sasl_mechanism=... of KafkaAccess",
-    "socket.timeout.ms": "use request_timeout=... of KafkaAccess, in seconds",
-    **{option: f"use {name}=... of KafkaAccess" for option, name in _OF_LIBRDKAFKA.items()},
-}
-"""The options of librdkafka that an access has, and where."""
 
 
 def of_librdkafka(access: KafkaAccess) -> dict[str, Any]:

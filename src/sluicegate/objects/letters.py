@@ -65,6 +65,7 @@ ANSWER_WITHIN = 5.0
 HEAD_BYTES = 64 << 10
 READS_AT_ONCE = 16
 TIMEOUT = 30.0
+_KEPT = "%s: the lease of this replay could not be removed (%s); it ends by itself in %g s"
 
 
 class ObjectStore(NotedStore):
@@ -292,8 +293,6 @@ def _number(path: str) -> int:
 # -- the turn of a replay --------------------------------------------------------------------------
 
 _log = logging.getLogger("sluicegate.dlq")
-
-_KEPT = "%s: the lease of this replay could not be removed (%s); it ends by itself in %g s"
 
 
 class ReplayTurn:

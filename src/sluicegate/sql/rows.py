@@ -41,6 +41,29 @@ if TYPE_CHECKING:
 
 VALUE_SIZE = 24
 """Maximum size, in bytes, of the literal for a value other than text or bytes."""
+_TYPES: dict[str, type] = {
+    "SMALLINT": int,
+    "INTEGER": int,
+    "BIGINT": int,
+    "DATE": date,
+}
+_OF_POSTGRES: dict[str, type] = {
+    "BYTEA": bytes,
+    "TEXT": str,
+    "TIMESTAMP": datetime,
+    "UUID": UUID,
+    "VARCHAR": str,
+}
+_OF_MYSQL: dict[str, type] = {"MEDIUMINT": int, "TINYINT": int, "VARBINARY": bytes}
+_BY_BYTES = frozenset({None, "C", "POSIX", "default", "ucs_basic"})
+"""Collations of PostgreSQL by which only equal bytes are equal, as in the database's own."""
+_BY_LETTERS = re.compile(
+    r"(?:ascii|latin1|utf8|utf8mb3|utf8mb4)_"
+    r"(?:bin|nopad_bin|(?:general|unicode|unicode_520|swedish)(?:_nopad)?_ci)"
+    r"|(?:utf8mb[34]_)?(?:uca1400|0900)_a[is]_c[is]|utf8mb4_0900_bin"
+)
+"""Collations of MySQL and MariaDB that differ in case and accents only, for `_LETTERS`."""
+_LETTERS = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
 
 
 @dataclass(slots=True)
@@ -167,30 +190,6 @@ class SqlReturned:
 
 
 # -- order -----------------------------------------------------------------------------------------
-
-_TYPES: dict[str, type] = {
-    "SMALLINT": int,
-    "INTEGER": int,
-    "BIGINT": int,
-    "DATE": date,
-}
-_OF_POSTGRES: dict[str, type] = {
-    "BYTEA": bytes,
-    "TEXT": str,
-    "TIMESTAMP": datetime,
-    "UUID": UUID,
-    "VARCHAR": str,
-}
-_OF_MYSQL: dict[str, type] = {"MEDIUMINT": int, "TINYINT": int, "VARBINARY": bytes}
-_BY_BYTES = frozenset({None, "C", "POSIX", "default", "ucs_basic"})
-"""Collations of PostgreSQL by which only equal bytes are equal, as in the database's own."""
-_BY_LETTERS = re.compile(
-    r"(?:ascii|latin1|utf8|utf8mb3|utf8mb4)_"
-    r"(?:bin|nopad_bin|(?:general|unicode|unicode_520|swedish)(?:_nopad)?_ci)"
-    r"|(?:utf8mb[34]_)?(?:uca1400|0900)_a[is]_c[is]|utf8mb4_0900_bin"
-)
-"""Collations of MySQL and MariaDB that differ in case and accents only, for `_LETTERS`."""
-_LETTERS = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
 
 
 @dataclass(frozen=True, slots=True)

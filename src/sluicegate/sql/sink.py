@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sluicegate.sql")
 ANSWER_WITHIN = 20.0
 """Seconds for connecting and reading the table when the sink is opened."""
+R = TypeVar("R")
+FRESH_SECONDS = 1.0
+"""Seconds in which the columns are not compared again."""
 
 
 @known_arguments()
@@ -217,9 +220,6 @@ class SqlSink(Openable):
 
 
 # -- the open table --------------------------------------------------------------------------------
-
-R = TypeVar("R")
-FRESH_SECONDS = 1.0
 
 
 class OpenSqlTable:

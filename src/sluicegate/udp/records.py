@@ -47,6 +47,13 @@ _TEXT = re.compile(r"[^:|\x00-\x1f\x7f]+")
 _CHANGE = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _TAG = re.compile(r"[^,|\x00-\x1f\x7f]+")
 _TAG_KEY = re.compile(r"[^,|:\x00-\x1f\x7f]+")
+_BREAK = re.compile(r"[\x00-\x1f\x7f]")
+_ENDS = re.compile(r"\\(?=[,= ]|$)")
+_SPECIAL = re.compile(r"([,= ])")
+_IN_NAME = re.compile(r"([, ])")
+_QUOTED = re.compile(r'(["\\])')
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def statsd(item: Any) -> str:
@@ -107,14 +114,6 @@ def _check(pattern: re.Pattern[str], text: Any) -> str:
 
 
 # -- line protocol ---------------------------------------------------------------------------------
-
-_BREAK = re.compile(r"[\x00-\x1f\x7f]")
-_ENDS = re.compile(r"\\(?=[,= ]|$)")
-_SPECIAL = re.compile(r"([,= ])")
-_IN_NAME = re.compile(r"([, ])")
-_QUOTED = re.compile(r'(["\\])')
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 def line(item: Any) -> str:

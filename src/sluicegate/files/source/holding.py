@@ -66,6 +66,8 @@ _NOT_STORED = (
 )
 _NOT_UNLOCKED = "%s: files could not be unlocked (%s); their locks expire by themselves"
 _FINISHED = "%s: %s is finished, with %d rows (%d of %d files)"
+AHEAD = 1_000
+"""The most rows in a chunk."""
 
 
 @dataclass(slots=True, eq=False)
@@ -350,9 +352,6 @@ class FileHolder:
 
 
 # -- reading ahead ---------------------------------------------------------------------------------
-
-AHEAD = 1_000
-"""The most rows in a chunk."""
 
 
 class FileReading:

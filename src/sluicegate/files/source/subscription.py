@@ -61,6 +61,11 @@ _NO_FILES = 'no file matches {}{}: name a directory, a file or a pattern such as
 _HELD = (
     "other processes hold the remaining files, or died, and their locks have not expired yet: {}"
 )
+_VANISHED = "it no longer exists, and was not read to its end"
+_CHANGED = (
+    "it was written to after it had been read to its end; the added rows are not read. Put them "
+    "into a new file"
+)
 
 
 class OpenFiles:
@@ -264,12 +269,6 @@ class OpenFiles:
 
 
 # -- scans -----------------------------------------------------------------------------------------
-
-_VANISHED = "it no longer exists, and was not read to its end"
-_CHANGED = (
-    "it was written to after it had been read to its end; the added rows are not read. Put them "
-    "into a new file"
-)
 
 
 @dataclass(slots=True)

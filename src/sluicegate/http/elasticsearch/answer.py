@@ -72,6 +72,53 @@ _SHOWN = 1_000
 """Characters of an item's reasons shown in a message."""
 
 Said = dict[str, Any]
+_BLOCKED = frozenset({"cluster_block_exception", "index_create_block_exception"})
+_TYPE = re.compile(r'"type"\s*:\s*"([a-z_]{1,80})"')
+_NAMED = re.compile(r"index \[([^\[\]]{1,255})\]|\[([^\[\]]{1,255})\] (?:index|blocked)")
+_BLOCK = re.compile(r"\b[A-Z_]+/([0-9]{1,3})/")
+_NO_HANDLER = re.compile(r'\{\s*"error"\s*:\s*"no handler found for uri')
+_PARAMETER = re.compile(r'"reason"\s*:\s*"request \[[^\]]*\] contains unrecognized parameter')
+_SETTINGS = {
+    "4": "open {index}",
+    "5": "set index.blocks.read_only of {index} to false",
+    "6": "set cluster.blocks.read_only to false",
+    "8": "set index.blocks.write of {index} to false",
+    "9": "set index.blocks.metadata of {index} to false",
+    "10": "set cluster.blocks.create_index to false, after freeing disk space if a full disk "
+    "has set it",
+    "12": "free disk space (or add some), then set index.blocks.read_only_allow_delete of "
+    "{index} to null",
+    "13": "set cluster.blocks.read_only_allow_delete to false",
+}
+"""The repair for each block, by the server's number for it."""
+_BY_TEXT = (
+    (
+        "illegal_argument_exception",
+        re.compile(r"pipeline with id \[([^\[\]]{1,255})\] does not exist"),
+        'create the ingest pipeline "{0}", or correct pipeline= or default_pipeline of {index}',
+    ),
+    (
+        "illegal_argument_exception",
+        re.compile(r"no write index is defined for alias \[([^\[\]]{1,255})\]"),
+        'make an index of the alias "{0}" its write index (is_write_index)',
+    ),
+    (
+        "illegal_argument_exception",
+        re.compile(r"only write ops with an op_type of create are allowed in data streams"),
+        'pass operation="create": {index} is a data stream',
+    ),
+    (
+        "validation_exception",
+        re.compile(r"Validation Failed: .{1,300} maximum (?:\w+ )?shards open"),
+        "remove indices, or raise cluster.max_shards_per_node, to let the cluster create {index}",
+    ),
+)
+"""The type, the text and the repair of errors with status 400 for which no document is at fault."""
+MOST_BYTES = 4_000_000
+"""Documents looked up in one request, in bytes of the items'."""
+_NOT_READ = (
+    "an earlier attempt may have stored this document, and the stored one cannot be compared"
+)
 
 
 class AnswerReader:
@@ -212,49 +259,6 @@ def _error(
 
 # -- refusals --------------------------------------------------------------------------------------
 
-_BLOCKED = frozenset({"cluster_block_exception", "index_create_block_exception"})
-_TYPE = re.compile(r'"type"\s*:\s*"([a-z_]{1,80})"')
-_NAMED = re.compile(r"index \[([^\[\]]{1,255})\]|\[([^\[\]]{1,255})\] (?:index|blocked)")
-_BLOCK = re.compile(r"\b[A-Z_]+/([0-9]{1,3})/")
-_NO_HANDLER = re.compile(r'\{\s*"error"\s*:\s*"no handler found for uri')
-_PARAMETER = re.compile(r'"reason"\s*:\s*"request \[[^\]]*\] contains unrecognized parameter')
-_SETTINGS = {
-    "4": "open {index}",
-    "5": "set index.blocks.read_only of {index} to false",
-    "6": "set cluster.blocks.read_only to false",
-    "8": "set index.blocks.write of {index} to false",
-    "9": "set index.blocks.metadata of {index} to false",
-    "10": "set cluster.blocks.create_index to false, after freeing disk space if a full disk "
-    "has set it",
-    "12": "free disk space (or add some), then set index.blocks.read_only_allow_delete of "
-    "{index} to null",
-    "13": "set cluster.blocks.read_only_allow_delete to false",
-}
-"""The repair for each block, by the server's number for it."""
-_BY_TEXT = (
-    (
-        "illegal_argument_exception",
-        re.compile(r"pipeline with id \[([^\[\]]{1,255})\] does not exist"),
-        'create the ingest pipeline "{0}", or correct pipeline= or default_pipeline of {index}',
-    ),
-    (
-        "illegal_argument_exception",
-        re.compile(r"no write index is defined for alias \[([^\[\]]{1,255})\]"),
-        'make an index of the alias "{0}" its write index (is_write_index)',
-    ),
-    (
-        "illegal_argument_exception",
-        re.compile(r"only write ops with an op_type of create are allowed in data streams"),
-        'pass operation="create": {index} is a data stream',
-    ),
-    (
-        "validation_exception",
-        re.compile(r"Validation Failed: .{1,300} maximum (?:\w+ )?shards open"),
-        "remove indices, or raise cluster.max_shards_per_node, to let the cluster create {index}",
-    ),
-)
-"""The type, the text and the repair of errors with status 400 for which no document is at fault."""
-
 
 def repair_of_item(status: int, error: Mapping[str, Any], index: str | None) -> str | None:
     """The repair for an item's error, in one sentence; `None` if the item is at fault.
@@ -335,12 +339,6 @@ def reasons(error: object, redact: Callable[[str], str], most: int) -> tuple[str
 
 
 # -- stored documents ------------------------------------------------------------------------------
-
-MOST_BYTES = 4_000_000
-"""Documents looked up in one request, in bytes of the items'."""
-_NOT_READ = (
-    "an earlier attempt may have stored this document, and the stored one cannot be compared"
-)
 
 
 class ConflictError(PermanentError):

@@ -43,6 +43,15 @@ if TYPE_CHECKING:
 
 
 Operation = Literal["index", "create", "update", "upsert", "delete"]
+OPERATIONS = ("index", "create", "update", "upsert", "delete")
+_AROUND = {"update": ('{"doc":', "}"), "upsert": ('{"doc":', ',"doc_as_upsert":true}')}
+"""The text before and after the document."""
+_NEEDS_ID = frozenset({"update", "upsert", "delete"})
+_TAKES_VERSION = frozenset({"index", "delete"})
+_LONGEST_ID = 512
+"""Bytes of the longest id."""
+_RETRIES = 3
+"""How often the server itself retries an update after a concurrent change."""
 
 
 @known_arguments(access=HttpAccess)
@@ -268,15 +277,6 @@ def _name_or_function(name: str, value: object) -> Any:
 
 
 # -- actions ---------------------------------------------------------------------------------------
-
-OPERATIONS = ("index", "create", "update", "upsert", "delete")
-_AROUND = {"update": ('{"doc":', "}"), "upsert": ('{"doc":', ',"doc_as_upsert":true}')}
-"""The text before and after the document."""
-_NEEDS_ID = frozenset({"update", "upsert", "delete"})
-_TAKES_VERSION = frozenset({"index", "delete"})
-_LONGEST_ID = 512
-_RETRIES = 3
-"""How often the server itself retries an update after a concurrent change."""
 
 
 class ActionMaker:

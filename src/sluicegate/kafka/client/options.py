@@ -51,6 +51,27 @@ FETCH_WAIT = 0.1
 """Seconds for which a broker may delay a fetch until new records arrive. Meanwhile aiokafka sends
 it no other fetch: a partition with records waits for the partitions without any.
 """
+_OF_PRODUCER = {
+    **OF_AIOKAFKA,
+    "acks": "every record is acknowledged by all replicas in sync",
+    "api_version": "it is negotiated with each broker",
+    "compression_type": "use compression=...",
+    "enable_idempotence": "use idempotent=...",
+    "key_serializer": "key=... is also a function of an item",
+    "linger_ms": "the batcher decides when a batch is complete: Limits(max_delay=...)",
+    "loop": "the running loop is used",
+    "max_batch_size": "use max_batch_bytes=...",
+    "max_request_size": "use max_batch_bytes=...",
+    "partitioner": "partition=... is a function of an item",
+    "retries": "a Retry around the sink retries",
+    "transaction_timeout_ms": "use transaction_timeout=..., in seconds",
+    "transactional_id": "flow.transaction(source, sink, ...) makes one for each claim",
+    "value_serializer": "value=... is a function of an item",
+}
+_CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+"""The codes of Kafka's protocol."""
+MAX_BATCH_BYTES = 1_000_000
+"""Below the 1,048,588 bytes that a broker accepts by default (`message.max.bytes`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -146,29 +167,6 @@ class MemberOptions:
 
     def __repr__(self) -> str:
         return f"MemberOptions(bootstrap={self.bootstrap!r}, group={self.group!r})"
-
-
-_OF_PRODUCER = {
-    **OF_AIOKAFKA,
-    "acks": "every record is acknowledged by all replicas in sync",
-    "api_version": "it is negotiated with each broker",
-    "compression_type": "use compression=...",
-    "enable_idempotence": "use idempotent=...",
-    "key_serializer": "key=... is also a function of an item",
-    "linger_ms": "the batcher decides when a batch is complete: Limits(max_delay=...)",
-    "loop": "the running loop is used",
-    "max_batch_size": "use max_batch_bytes=...",
-    "max_request_size": "use max_batch_bytes=...",
-    "partitioner": "partition=... is a function of an item",
-    "retries": "a Retry around the sink retries",
-    "transaction_timeout_ms": "use transaction_timeout=..., in seconds",
-    "transactional_id": "flow.transaction(source, sink, ...) makes one for each claim",
-    "value_serializer": "value=... is a function of an item",
-}
-_CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-"""The codes of Kafka's protocol."""
-MAX_BATCH_BYTES = 1_000_000
-"""Below the 1,048,588 bytes that a broker accepts by default (`message.max.bytes`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

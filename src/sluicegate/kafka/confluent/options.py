@@ -64,6 +64,9 @@ _READING = {"fetch.wait.max.ms": 100, "queued.min.messages": 2_000, "fetch.queue
 that broker; and the number of messages prefetched per partition, which delay those of other
 partitions.
 """
+_PROTOCOLS: tuple[GroupProtocol, ...] = ("cooperative", "consumer")
+_SESSION = 45.0
+"""Seconds; the default of librdkafka, and of a broker with the `consumer` protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -177,11 +180,6 @@ class GroupOptions:
 
     def __repr__(self) -> str:
         return f"GroupOptions(bootstrap={self.bootstrap!r}, group={self.group!r})"
-
-
-_PROTOCOLS: tuple[GroupProtocol, ...] = ("cooperative", "consumer")
-_SESSION = 45.0
-"""Seconds; the default of librdkafka, and of a broker with the `consumer` protocol."""
 
 
 def _number(value: object) -> int:

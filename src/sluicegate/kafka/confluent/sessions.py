@@ -42,6 +42,13 @@ if TYPE_CHECKING:
     from .options import GroupOptions
 
 logger = logging.getLogger("sluicegate.kafka")
+THREADS = 8
+"""Threads of a session: a poll, a revoke's calls, the reader's call, and waiting calls."""
+ANSWER_WITHIN = 1.0
+"""Timeout in seconds for a response about topics."""
+REFRESH_EVERY = 5.0
+"""Seconds between requests about topics."""
+_NOT_LEFT = "%s: the client did not leave the group within %.3g s; the group waits until its session expires"
 
 
 class GroupSessions:
@@ -129,16 +136,6 @@ class GroupSessions:
             return {claim: self._ends[claim] for claim in held if claim in self._ends}
         self._ends = {claim: found[claim.partition] for claim in held if claim.partition in found}
         return dict(self._ends)
-
-
-THREADS = 8
-"""Threads of a session: a poll, a revoke's calls, the reader's call, and waiting calls."""
-ANSWER_WITHIN = 1.0
-"""Timeout in seconds for a response about topics."""
-REFRESH_EVERY = 5.0
-"""Seconds between requests about topics."""
-
-_NOT_LEFT = "%s: the client did not leave the group within %.3g s; the group waits until its session expires"
 
 
 class GroupSession:

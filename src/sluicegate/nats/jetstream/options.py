@@ -28,6 +28,11 @@ _SUBJECT = re.compile(r"[^\s.\0]+(\.[^\s.\0]+)*")
 _SUBJECT_RULE = "must be subjects: tokens with dots between them"
 MOST_PARTITIONS = 1_000
 SHORTEST_ACK_WAIT = 1.0
+_KEY_RULE = (
+    'must be "subject", the number of a token of the subject (the first is 1), several of them, '
+    '"header:NAME", or a function of the subject and the headers'
+)
+_PARTITION = re.compile(r"\{\{\s*partition\(\s*(\d+)\s*[,)]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +167,6 @@ def _member() -> str:
 KeyFunction: TypeAlias = "Callable[[str, Mapping[str, str]], object]"
 """Computes the key of a message from its subject (without the partition) and its headers."""
 Key: TypeAlias = "str | int | Sequence[int] | KeyFunction"
-
-_KEY_RULE = (
-    'must be "subject", the number of a token of the subject (the first is 1), several of them, '
-    '"header:NAME", or a function of the subject and the headers'
-)
-_PARTITION = re.compile(r"\{\{\s*partition\(\s*(\d+)\s*[,)]", re.IGNORECASE)
 
 
 def key_function(key: object) -> KeyFunction:

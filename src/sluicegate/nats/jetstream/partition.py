@@ -35,6 +35,8 @@ PATIENCE = 2.0
 """Number of acknowledgement waits to wait for messages of a consumer that pins no process."""
 RECENT = 1_000
 """Number of last settled messages whose acknowledgements may be lost with a connection."""
+CHECK_EVERY = 0.1
+"""Seconds between requests while messages are pending elsewhere."""
 
 
 class Identity(NamedTuple):
@@ -367,10 +369,6 @@ class ClaimInbox:
         subscription, self._subscription = self._subscription, None
         if subscription is not None and self._channel.is_connected:
             await subscription.unsubscribe()
-
-
-CHECK_EVERY = 0.1
-"""Seconds between requests while messages are pending elsewhere."""
 
 
 class PendingChecks:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 BATCH_WITHIN = 3600.0
 """Seconds for a statement of a deletion, which may read the whole log."""
+PAGE = 500
+"""Messages per query of a replay."""
 
 
 def delete_messages(options: argparse.Namespace) -> int:
@@ -102,9 +104,6 @@ async def connect(stack: AsyncExitStack, options: argparse.Namespace) -> Connect
     """Connect to the log and check its schema. Raises `ConfigError`."""
     need_asyncpg()
     return await connected_to_log(stack, Access.of(options.dsn, size=1), options.schema)
-
-
-PAGE = 500
 
 
 class _ReplayProgress:

@@ -75,6 +75,7 @@ _NO_SKIP: Mapping[str, str] = {
     "already": "is already excluded, by a skip or by the subscription's start",
 }
 _SKIPPED = "%s: message %d (%s, version %d, slot %d) is skipped%s"
+_POINT = 'must be "beginning", "next", a position of at least 0, or a datetime with a time zone'
 
 
 class SkippedMessage(NamedTuple):
@@ -304,8 +305,6 @@ class SubscriptionAdmin(SchemaObject):
 
 
 ResetPoint = Literal["beginning", "next"] | datetime | int
-
-_POINT = 'must be "beginning", "next", a position of at least 0, or a datetime with a time zone'
 
 
 def checked_slots(slots: Collection[int]) -> list[int]:
