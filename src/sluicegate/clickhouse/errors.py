@@ -6,14 +6,11 @@
    outcome is unknown, whatever the code.
 3. The server's text may quote a row, so it is in the message and not in `summary`, the text for
    logs.
-
-ClickHouse's error codes by their meaning for a write, with their documented names.
-
-1. A *row* is at fault: the INSERT was refused as a whole, and is sent again in parts.
-2. A *refusal* lasts until an operator repairs its cause.
-3. An interrupted INSERT (a time limit, a cancelled query, a Keeper session lost during the commit)
+4. If a *row* is at fault (`ROWS`), the INSERT was refused as a whole, and is sent again in parts.
+5. A *refusal* (`REFUSALS`) lasts until an operator repairs its cause.
+6. An interrupted INSERT (a time limit, a cancelled query, a Keeper session lost during the commit)
    may have been stored: its outcome is unknown.
-4. A code that is not listed means that a row is at fault if the status is 400, and is transient
+7. A code that is not listed means that a row is at fault if the status is 400, and is transient
    otherwise.
 """
 
@@ -84,7 +81,7 @@ ROWS = {
     676: "CANNOT_PARSE_IPV6",
     691: "UNKNOWN_ELEMENT_OF_ENUM",
 }
-"""Codes of a row at fault."""
+"""Codes of a row at fault, with their documented names."""
 LOGICAL_ERROR = 49
 TOO_MANY_PARTS = 252
 """Too many parts in the table, which is a throttle, or in the INSERT, which is then sent again in

@@ -14,13 +14,6 @@
    there is therefore a claim, even if every file is finished.
 7. A row that cannot be decoded, or has no readable key, is an `UndecodableRecord`, and the file is
    not damaged.
-
-Reads one file, slightly ahead of its deliveries.
-
-1. A thread reads one chunk at a time, once part of the previous one is delivered. Memory is
-   therefore bounded by two chunks per file. A chunk is bounded in rows and in bytes.
-2. `take` changes state in one stretch, so that a cancelled fetch has delivered nothing.
-3. Rows before damage are delivered before the damage is reported.
 """
 
 from __future__ import annotations
@@ -355,7 +348,13 @@ class FileHolder:
 
 
 class FileReading:
-    """The rows of one file from a start row on."""
+    """The rows of one file from a start row on, read slightly ahead of their deliveries.
+
+    1. A thread reads one chunk at a time, once part of the previous one is delivered. Memory is
+       therefore bounded by two chunks per file. A chunk is bounded in rows and in bytes.
+    2. `take` changes state in one stretch, so that a cancelled fetch has delivered nothing.
+    3. Rows before damage are delivered before the damage is reported.
+    """
 
     def __init__(
         self,

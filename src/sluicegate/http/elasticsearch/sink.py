@@ -22,17 +22,8 @@ from ..client import HttpBase
 from ..config import MAX_ANSWER_BYTES, MAX_BYTES, HttpAccess, access_of, endpoint, split_url
 from ..errors import RecordRefused, for_status
 from ..write import RequestFormat
-from .answer import (
-    FILTER,
-    Action,
-    AnswerReader,
-    ConflictError,
-    found_in,
-    judge,
-    lookups,
-    refusal_of_request,
-    unread,
-)
+from .answer import FILTER, AnswerReader, refusal_of_request
+from .stored import Action, ConflictError, found_in, judge, lookups, unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -342,7 +342,7 @@ def _own(headers: RawHeaders) -> list[tuple[str, bytes]]:
 
 
 class ClaimInbox:
-    """One inbox. `received` is called for each message until it is dropped."""
+    """The inbox of a claim's deliveries. `received` is called for each message until it is dropped."""
 
     def __init__(self, channel: Channel, received: Callable[[Any], Awaitable[None]]) -> None:
         self._channel = channel
@@ -372,7 +372,7 @@ class ClaimInbox:
 
 
 class PendingChecks:
-    """The requests of one partition."""
+    """The requests for the messages that are pending at other processes."""
 
     def __init__(self) -> None:
         self.due = 0.0

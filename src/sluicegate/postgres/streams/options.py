@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .selection import SelectedLog
 
 
+StreamStart = Literal["beginning", "next"]
+
 CHECK_EVERY = 1.0
 """Seconds between checks of the subscription while this process has slots."""
 LEFT_OUT = 100_000
@@ -77,9 +79,6 @@ def check_providers(state: object, locks: object) -> None:
         raise bad("state", state, "must implement SubscriptionState")
     if not (locks is None or isinstance(locks, SubscriptionLocks)):
         raise bad("locks", locks, "must implement SubscriptionLocks")
-
-
-StreamStart = Literal["beginning", "next"]
 
 
 @dataclass(frozen=True, slots=True)
