@@ -56,7 +56,6 @@ if TYPE_CHECKING:
         LogStats,
         NewMessage,
         OpenAppender,
-        PostgresParkStore,
         PostgresStreamSink,
         PostgresStreamSource,
         SchemaProblem,
@@ -79,7 +78,7 @@ if TYPE_CHECKING:
         install_streams,
         upgrade_streams,
     )
-    from .subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
+    from .subscriptions import PostgresAdvisoryLocks, PostgresParkStore, PostgresSubscriptions
 else:
     __getattr__, __dir__ = later(
         __name__,
@@ -137,7 +136,6 @@ else:
                 "LogStats",
                 "NewMessage",
                 "OpenAppender",
-                "PostgresParkStore",
                 "SchemaProblem",
                 "SkippedMessage",
                 "SlotStats",
@@ -158,7 +156,11 @@ else:
                 "install_streams",
                 "upgrade_streams",
             ],
-            "subscriptions": ["PostgresAdvisoryLocks", "PostgresSubscriptions"],
+            "subscriptions": [
+                "PostgresAdvisoryLocks",
+                "PostgresParkStore",
+                "PostgresSubscriptions",
+            ],
         },
     )
 

@@ -1,7 +1,6 @@
 """Streams in PostgreSQL.
 
-Append messages in your own transactions, read and delete them, and operate subscriptions. The same
-schema also has a store for parked records (`subscriptions/parked`).
+Append messages in your own transactions, read and delete them, and operate subscriptions.
 
 `log` and `sink` append; `reader`, `reading` and `log_reader` read. `source` consumes: `slots`,
 `holding` and `balancing` share a subscription among processes, `serving` is the open source.
@@ -13,7 +12,6 @@ from ..records.access import OpenAppender
 from ..records.monitor import StreamObserver
 from ..schema.administration import check_streams, install_streams, upgrade_streams
 from ..schema.objects import SchemaProblem
-from ..subscriptions.parked import PostgresParkStore
 from .admin import SkippedMessage, SubscriptionAdmin
 from .log import StreamLog, StreamNotifier
 from .message import NO_STREAM, Appended, NewMessage, StoredMessage, UndecodableMessage
@@ -43,7 +41,6 @@ __all__ = [
     "LogStats",
     "NewMessage",
     "OpenAppender",
-    "PostgresParkStore",
     "PostgresStreamSink",
     "PostgresStreamSource",
     "SchemaProblem",
