@@ -26,8 +26,7 @@ from ..._core.runtime.threads import in_thread
 from ..._core.source import Fetched
 from ..._core.subscriptions import CountsMembers, SubscriptionLocks
 from ..._core.text import text_of
-from .catalog import FileCatalog
-from .finding import look_at
+from .catalog import FileCatalog, look_at
 from .holding import FileHolder, logger
 from .readers import UnreadFiles, list_reasons
 
