@@ -209,7 +209,9 @@ class GroupSession:
         return self._found
 
     def unknown(self, topics: Iterable[str]) -> list[str]:
-        """Return those of these topics that no broker has described."""
+        """Return those of these topics that no broker has described: they do not exist, or this
+        client may not read them, as far as the last answers tell.
+        """
         return [each for each in topics if each not in self._found]
 
     def partitions(self) -> list[TopicPartition]:

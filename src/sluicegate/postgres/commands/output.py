@@ -104,7 +104,11 @@ def print_table(
 def print_lag(
     found: Mapping[str, SubscriptionStats], count_to: int, *, in_json: bool = False
 ) -> None:
-    """Print a line per subscription, or an object per subscription."""
+    """Print a line per subscription, or an object per subscription as JSON.
+
+    A count of `count_to` messages or more has a `+`. Subscriptions that could not be read in time
+    have no line.
+    """
     if in_json:
         print_json({name: asdict(stats) for name, stats in found.items()})
         return
