@@ -68,6 +68,8 @@ _SECONDS = {"DateTime": (0, 2**32), "DateTime64": (-2_208_988_800, 10_413_792_00
 """The range of a time in seconds since 1970, without its end."""
 _DAYS = {"Date": (0, 2**16), "Date32": (-25_567, 120_530)}
 """The range of a date in days since 1970, without its end."""
+pc: Any = compute
+"""Untyped: its functions are created at import."""
 
 
 class ArrowRecords(Sequence[Any]):
@@ -217,9 +219,6 @@ def _take(column: Any, places: Sequence[int]) -> Any:
 
 
 # -- columns ---------------------------------------------------------------------------------------
-
-pc: Any = compute
-"""Untyped: its functions are created at import."""
 
 
 class UnfitType(ValueError):

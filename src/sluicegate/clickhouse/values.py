@@ -44,6 +44,7 @@ _FIELD = re.compile(r"(`(?:[^`\\]|\\.)+`|[A-Za-z_][A-Za-z0-9_]*) (.+)", re.DOTAL
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _NULLS = frozenset({"Variant", "Dynamic", "Nothing"})
 """Types that contain NULL without `Nullable`."""
+Convert = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +174,6 @@ def _tuple(kind: ColumnType) -> Convert:
 
 
 # -- scalars ---------------------------------------------------------------------------------------
-
-Convert = Callable[[Any], Any]
 
 
 class UnfitValue(ValueError):

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 
 _UNKNOWN = "the outcome of every item is unknown"
+JoinBodies = Callable[[Sequence[bytes]], "bytes"]
+"""Joins encoded items into the body of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +260,6 @@ def _is_safe(entry: object) -> bool:
 
 
 # -- bodies ----------------------------------------------------------------------------------------
-
-JoinBodies = Callable[[Sequence[bytes]], "bytes"]
-"""Joins encoded items into the body of a request."""
 
 
 def json_array(records: Sequence[bytes]) -> bytes:

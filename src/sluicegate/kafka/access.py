@@ -130,6 +130,33 @@ class KafkaAccess:
         return f"KafkaAccess({self.bootstrap!r})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ClientOptions:
+    """What the options of every client have: how it connects. Times are in seconds."""
+
+    access: KafkaAccess
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses, separated by commas."""
+        return cast("str", self.access.bootstrap)
+
+    @property
+    def request_timeout(self) -> float:
+        """Seconds to wait for a response that a broker does not delay."""
+        return cast("float", self.access.request_timeout)
+
+    @property
+    def close_timeout(self) -> float:
+        """Seconds for closing, and for leaving a group."""
+        return cast("float", self.access.close_timeout)
+
+    @property
+    def request_timeout_ms(self) -> int:
+        """The same in milliseconds."""
+        return milliseconds(self.request_timeout)
+
+
 def access_of(bootstrap: object) -> KafkaAccess:
     """Return the access of an argument that is an address or an access. Raises `ConfigError`."""
     return bootstrap if isinstance(bootstrap, KafkaAccess) else KafkaAccess(cast("str", bootstrap))
@@ -156,11 +183,6 @@ def of_librdkafka(access: KafkaAccess) -> dict[str, Any]:
         rule = "librdkafka does not take it; give ssl_cafile=... and the other files"
         raise ConfigError(f"ssl_context=...: {rule}")
     return _given(**{option: getattr(access, name) for option, name in _OF_LIBRDKAFKA.items()})
-
-
-def request_ms(access: KafkaAccess) -> int:
-    """Milliseconds to wait for a response that a broker does not delay."""
-    return milliseconds(cast("float", access.request_timeout))
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -40,6 +40,7 @@ _BINARIES = frozenset({pa.binary(), pa.large_binary(), pa.binary_view()})
 _TIMES = frozenset({datetime, _NONE})
 _FINE = ("us", "ns")
 """The time units that can represent every Python value."""
+pc: Any = compute  # its functions are created at import, so type checkers do not see them
 
 
 def schema_of(given: object) -> Any:
@@ -181,8 +182,6 @@ class ParquetEncoder:
 
 
 # -- columns ---------------------------------------------------------------------------------------
-
-pc: Any = compute  # its functions are created at import, so type checkers do not see them
 
 
 def build_columns(

@@ -64,6 +64,7 @@ _ADDRESSES = (
     ipaddress.IPv4Interface,
     ipaddress.IPv6Interface,
 )
+Takes: TypeAlias = Mapping[type, Processor | None]
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -325,7 +326,6 @@ def _local_text(text: str) -> datetime:
 
 # -- the table -------------------------------------------------------------------------------------
 
-Takes: TypeAlias = Mapping[type, Processor | None]
 _BINARY: Takes = {bytes: None, bytearray: bytes, memoryview: bytes}
 _TRUTH: Takes = {bool: None, int: _truth}
 _UUID: Takes = {UUID: None, str: UUID}

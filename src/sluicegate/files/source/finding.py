@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 UNFINISHED = (".tmp", ".temp", ".part", ".partial")
 """Suffixes of files that are still being written."""
+Format = Literal["ndjson", "csv", "parquet"]
+Compression = Literal["gzip", "zstd"]
 
 
 class FoundFile(NamedTuple):
@@ -119,8 +121,6 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 # -- formats ---------------------------------------------------------------------------------------
 
-Format = Literal["ndjson", "csv", "parquet"]
-Compression = Literal["gzip", "zstd"]
 
 _COMPRESSED: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
 _FORMATS: dict[str, Format] = {

@@ -9,11 +9,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
 from ..._core.extras import need
-from ..access import OF_AIOKAFKA, of_aiokafka, request_ms
+from ..access import OF_AIOKAFKA, ClientOptions, of_aiokafka
 from ..arguments import (
     COMMITTED,
     LONGEST_HEARTBEAT,
@@ -75,10 +75,9 @@ MAX_BATCH_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class MemberOptions:
+class MemberOptions(ClientOptions):
     """Options of a consumer group member. Times are in seconds."""
 
-    access: KafkaAccess
     group: str
     instance: str | None
     session_timeout: float
@@ -123,16 +122,6 @@ class MemberOptions:
         return options
 
     @property
-    def bootstrap(self) -> str:
-        """The addresses, separated by commas."""
-        return cast("str", self.access.bootstrap)
-
-    @property
-    def close_timeout(self) -> float:
-        """Seconds for leaving the group."""
-        return cast("float", self.access.close_timeout)
-
-    @property
     def revoke_within(self) -> float:
         """Time limit of a drain in a rebalance, in seconds; leaves time for the commit after it."""
         return min(self.rebalance_timeout, self.max_poll_interval) - self.commit_timeout
@@ -153,7 +142,7 @@ class MemberOptions:
         return {
             **client,
             **_with_context(of_aiokafka(self.access)),
-            "request_timeout_ms": request_ms(self.access) + client["fetch_max_wait_ms"],
+            "request_timeout_ms": self.request_timeout_ms + client["fetch_max_wait_ms"],
             "bootstrap_servers": self.bootstrap,
             "group_id": self.group,
             "group_instance_id": self.instance,
@@ -170,10 +159,9 @@ class MemberOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ProducerOptions:
+class ProducerOptions(ClientOptions):
     """Options of a producer. Times are in seconds."""
 
-    access: KafkaAccess
     compression: str | None
     max_batch_bytes: int
     is_idempotent: bool
@@ -206,28 +194,9 @@ class ProducerOptions:
         )
 
     @property
-    def bootstrap(self) -> str:
-        """The addresses, separated by commas."""
-        return cast("str", self.access.bootstrap)
-
-    @property
-    def request_timeout(self) -> float:
-        """Seconds to wait for a response."""
-        return cast("float", self.access.request_timeout)
-
-    @property
-    def close_timeout(self) -> float:
-        """Seconds for closing."""
-        return cast("float", self.access.close_timeout)
-
-    @property
     def codec(self) -> int:
         """The code of the compression in a batch's attributes."""
         return 0 if self.compression is None else _CODECS[self.compression]
-
-    @property
-    def request_timeout_ms(self) -> int:
-        return milliseconds(self.request_timeout)
 
     @property
     def transaction_timeout_ms(self) -> int:

@@ -19,7 +19,7 @@ from ..._core import checks
 from ..._core.errors import ConfigError
 from ..._core.extras import need
 from ..._core.text import text_of
-from ..access import OF_LIBRDKAFKA, of_librdkafka, request_ms
+from ..access import OF_LIBRDKAFKA, ClientOptions, of_librdkafka
 from ..arguments import (
     LONGEST_HEARTBEAT,
     client_options,
@@ -70,10 +70,9 @@ _SESSION = 45.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class GroupOptions:
+class GroupOptions(ClientOptions):
     """Options of a consumer group member. Times are in seconds."""
 
-    access: KafkaAccess
     group: str
     protocol: GroupProtocol
     instance: str | None
@@ -121,16 +120,6 @@ class GroupOptions:
         return options
 
     @property
-    def bootstrap(self) -> str:
-        """The addresses, separated by commas."""
-        return cast("str", self.access.bootstrap)
-
-    @property
-    def close_timeout(self) -> float:
-        """Seconds for leaving the group."""
-        return cast("float", self.access.close_timeout)
-
-    @property
     def revoke_within(self) -> float:
         """Time limit of a drain in a rebalance, in seconds; leaves time for the commit after it."""
         return self.rebalance_timeout - self.commit_timeout
@@ -141,7 +130,7 @@ class GroupOptions:
         return {
             **client,
             **of_librdkafka(self.access),
-            "socket.timeout.ms": request_ms(self.access) + _number(client["fetch.wait.max.ms"]),
+            "socket.timeout.ms": self.request_timeout_ms + _number(client["fetch.wait.max.ms"]),
             "bootstrap.servers": self.bootstrap,
             "group.id": self.group,
             "enable.auto.commit": False,

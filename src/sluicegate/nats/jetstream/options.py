@@ -33,6 +33,9 @@ _KEY_RULE = (
     '"header:NAME", or a function of the subject and the headers'
 )
 _PARTITION = re.compile(r"\{\{\s*partition\(\s*(\d+)\s*[,)]", re.IGNORECASE)
+KeyFunction: TypeAlias = "Callable[[str, Mapping[str, str]], object]"
+"""Computes the key of a message from its subject (without the partition) and its headers."""
+Key: TypeAlias = "str | int | Sequence[int] | KeyFunction"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,11 +165,6 @@ def _start(start: object) -> Start:
 def _member() -> str:
     host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:100]
     return f"{host}-{secrets.token_hex(6)}"
-
-
-KeyFunction: TypeAlias = "Callable[[str, Mapping[str, str]], object]"
-"""Computes the key of a message from its subject (without the partition) and its headers."""
-Key: TypeAlias = "str | int | Sequence[int] | KeyFunction"
 
 
 def key_function(key: object) -> KeyFunction:

@@ -68,6 +68,9 @@ KEEP_IDS = timedelta(days=7)
 """Default retention of the ids of handled jobs."""
 KEEP_CLIENTS = timedelta(days=90)
 """Default retention of the last numbers of clients."""
+OnBatch: TypeAlias = "Callable[[int], object]"
+"""Called with the number of jobs after each batch of a long operation."""
+Purged: TypeAlias = Literal["waiting", "done", "dead"]
 
 
 class LaneAdmin:
@@ -148,11 +151,6 @@ class LaneAdmin:
 
     def __repr__(self) -> str:
         return f"LaneAdmin({self._queue.name!r})"
-
-
-OnBatch: TypeAlias = "Callable[[int], object]"
-"""Called with the number of jobs after each batch of a long operation."""
-Purged: TypeAlias = Literal["waiting", "done", "dead"]
 
 
 @dataclass(frozen=True, slots=True)

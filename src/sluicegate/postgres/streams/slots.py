@@ -38,6 +38,7 @@ _ANOTHER = (
     "or delete this one first with `sluicegate stream delete`"
 )
 _NOT_COPIED = "%s: positions are stored, but not copied to the subscription (%s)"
+logger = logging.getLogger("sluicegate.postgres")
 
 
 class SlotStart(NamedTuple):
@@ -184,9 +185,6 @@ class SlotBook:
         """Read all slots again from their reported offsets on."""
         for held in self._held.values():
             held.rewind()
-
-
-logger = logging.getLogger("sluicegate.postgres")
 
 
 class StoredSlots:
