@@ -63,17 +63,17 @@ async def _install(options: argparse.Namespace) -> int:
     statements = await install_streams(
         options.dsn,
         schema=options.schema,
-        append=options.append,
-        read=options.read,
-        subscribe=options.subscribe,
-        enqueue=options.enqueue,
-        work=options.work,
-        operate=options.operate,
+        **_roles(options),
         dry_run=options.dry_run,
     )
     is_new = any("CREATE TABLE" in each for each in statements)
     result = "is installed" if is_new else "exists already; the roles have their rights"
     return _done(options, statements, result)
+
+
+def _roles(options: argparse.Namespace) -> dict[str, list[str]]:
+    """The roles that the arguments name, by right."""
+    return {right: getattr(options, right) for right in _RIGHTS}
 
 
 async def _upgrade(options: argparse.Namespace) -> int:
@@ -96,12 +96,7 @@ async def _check(options: argparse.Namespace) -> int:
     problems = await check_streams(
         options.dsn,
         schema=options.schema,
-        append=options.append,
-        read=options.read,
-        subscribe=options.subscribe,
-        enqueue=options.enqueue,
-        work=options.work,
-        operate=options.operate,
+        **_roles(options),
     )
     for problem in problems:
         _show(problem)
