@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sluicegate import (
+    Backoff,
     Batch,
     Batcher,
     ItemFailed,
@@ -19,13 +20,13 @@ from sluicegate import (
     Observer,
     Outcome,
     PermanentError,
+    Retry,
     WriteResult,
     stack,
 )
 from sluicegate._core.stacking import as_sink
 from sluicegate.batcher import log
 from sluicegate.errors import BatcherBroken, ItemFunctionError
-from sluicegate.retry import Backoff, Retry
 from sluicegate.sinks import Combine, Split
 from sluicegate.testing import FakeClock, ScriptedSink, fail
 

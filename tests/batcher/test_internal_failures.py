@@ -18,6 +18,7 @@ import pytest
 
 import sluicegate
 from sluicegate import (
+    Backoff,
     Batch,
     Batcher,
     BlockingBatcher,
@@ -34,7 +35,6 @@ from sluicegate.batcher.inbox import InboxBatcher
 from sluicegate.batcher.ledger import Ledger
 from sluicegate.batcher.setup import checked_setup
 from sluicegate.errors import BatcherBroken
-from sluicegate.retry import Backoff
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

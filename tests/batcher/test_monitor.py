@@ -25,8 +25,8 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.delivery.host import Condition, DestinationState
-from sluicegate.batcher import DestinationStats
 from sluicegate.batcher.monitor import EVERY, Conditions
+from sluicegate.batcher.report import DestinationStats
 from sluicegate.telemetry import PrometheusObserver
 from sluicegate.testing import ScriptedSink, fail, ok
 

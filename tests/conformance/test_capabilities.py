@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conformance.table import CALLS, PAGE, READ, SETTLED, page, sources
 
-from sluicegate.consumer import (
-    MemoryLog,
-    MemorySource,
-    Source,
-    SourceCapabilities,
-)
+from sluicegate.consumer import MemoryLog, MemorySource, Source, SourceCapabilities
 from sluicegate.errors import MissingExtra
 from sluicegate.files import FileSource
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource

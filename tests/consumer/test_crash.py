@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from consumer_help import P0, Recorder, finite, records
 
 from sluicegate import Consumer
-from sluicegate.consumer import Commits, Crashed, MemoryLog, MemorySource
+from sluicegate.consumer import Commits, MemoryLog, MemorySource
+from sluicegate.consumer.memory.source import Crashed
 from sluicegate.consumer.progress import offset_map
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sluicegate import Batch, Message
-    from sluicegate.consumer import Explanation, ParkedRecord
+    from sluicegate.consumer import ParkedRecord
+    from sluicegate.consumer.operating.explain import Explanation
     from sluicegate.sinks import DeadLetterRecord
     from sluicegate.testing import FakeClock
 

@@ -10,7 +10,6 @@ import pytest
 
 from sluicegate import ClosedError, ConfigError, Consumer, PermanentError, TransientError
 from sluicegate.consumer import (
-    Crashed,
     InFlight,
     MemoryLog,
     MemorySource,
@@ -19,6 +18,7 @@ from sluicegate.consumer import (
     SourceCapabilities,
     TopicPartition,
 )
+from sluicegate.consumer.memory.source import Crashed
 from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:

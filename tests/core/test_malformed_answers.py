@@ -11,9 +11,18 @@ from typing import Any
 
 import pytest
 
-from sluicegate import Batch, Outcome, PermanentError, RowBatch, TransientError, WriteResult, send
+from sluicegate import (
+    Backoff,
+    Batch,
+    Outcome,
+    PermanentError,
+    Retry,
+    RowBatch,
+    TransientError,
+    WriteResult,
+    send,
+)
 from sluicegate.errors import ResultMismatch
-from sluicegate.retry import Backoff, Retry
 from sluicegate.testing import FakeClock
 
 ERROR = PermanentError("refused")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from queue_flows import KINDS, FlowQueue, Kind, flow_queue, running
 
-from sluicegate import PermanentError
-from sluicegate.consumer import Commits, Skip, Terminate, ToDeadLetter
+from sluicegate import PermanentError, Terminate, ToDeadLetter
+from sluicegate.consumer import Commits, Skip
 
 if TYPE_CHECKING:
     from sluicegate import Message

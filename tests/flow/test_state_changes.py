@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate.consumer import TopicPartition
-from sluicegate.flow import JsonState
 from sluicegate.flow.state.changes import ChangeLog
-from sluicegate.flow.state.store import KeptStore
+from sluicegate.flow.state.store import JsonState, KeptStore
 from sluicegate.kafka.state.topic import StateContent
 
 if TYPE_CHECKING:

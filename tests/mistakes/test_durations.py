@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
-from tests.surface import PUBLIC, members
+from tests.surface import PUBLIC, members, not_exported
 
 from sluicegate import (
     Batcher,
@@ -29,7 +29,13 @@ from sluicegate import (
 from sluicegate._core import checks
 from sluicegate.consumer import MemoryLog, MemorySource, TopicPartition
 from sluicegate.errors import SluicegateWarning
-from sluicegate.postgres import PostgresSink, QueueAdmin, StreamReader, SyncStreamReader
+from sluicegate.postgres import (
+    PostgresAccess,
+    PostgresSink,
+    QueueAdmin,
+    StreamReader,
+    SyncStreamReader,
+)
 from sluicegate.sinks import MemorySink
 from sluicegate.spark import register
 from sluicegate.testing import FakeClock
@@ -79,8 +85,11 @@ NEEDED: dict[str, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "ClickHouseSink": lambda: ((URL,), {"table": "events", "columns": ("id",)}),
     "ElasticsearchSink": lambda: ((URL,), {"index": "events"}),
     "FileSink": lambda: (("events.jsonl",), {}),
+    "HttpAccess": lambda: ((URL,), {}),
+    "KafkaAccess": lambda: (("kafka:9092",), {}),
+    "PostgresAccess": lambda: ((DSN,), {}),
     "HttpSink": lambda: ((URL,), {}),
-    "KafkaSink": lambda: (("orders",), {"bootstrap": "kafka:9092", "transactional_id": "orders"}),
+    "KafkaSink": lambda: (("orders",), {"bootstrap": "kafka:9092"}),
     "NatsSink": lambda: (("orders.new",), {"servers": "nats:4222"}),
     "ObjectSink": lambda: (("s3://bucket/events",), {}),
     "ParquetSink": lambda: (("s3://bucket/events",), {"schema": {"id": "int64"}}),
@@ -137,7 +146,19 @@ def _admin(name: str) -> Callable[[int], Any]:
     return lambda n: QueueAdmin(DSN).create("mails", **cast("Any", {name: n}))
 
 
+def _environment(name: str) -> Callable[[int], Any]:
+    def read(n: int) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PGHOST", "db")
+            return PostgresAccess.from_environment(**cast("Any", {name: n}))
+
+    return read
+
+
 CALLS: dict[str, Callable[[int], Any]] = {
+    "PostgresAccess.from_environment(answer_timeout=)": _environment("answer_timeout"),
+    "PostgresAccess.from_environment(close_timeout=)": _environment("close_timeout"),
+    "PostgresAccess.from_environment(statement_timeout=)": _environment("statement_timeout"),
     "Batcher.add(timeout=)": lambda n: _batcher(lambda it: it.add(1, timeout=n)),
     "Batcher.add_many(timeout=)": lambda n: _batcher(lambda it: it.add_many([1], timeout=n)),
     "Batcher.add_from(timeout=)": lambda n: _batcher(lambda it: it.add_from([1], timeout=n)),
@@ -221,20 +242,27 @@ _ARGUMENT = r"^ *{name}: (.*?)(?=^ *\w+: |\Z)"
 
 
 def _durations() -> Iterator[Duration]:
+    for name, thing in _described():
+        yield from _of(name, thing)
+        if isinstance(thing, type):
+            for member in {re.split(r"\W", line)[0] for line in members(thing)}:
+                static = inspect.getattr_static(thing, member)
+                if inspect.isfunction(static) or isinstance(static, (classmethod, staticmethod)):
+                    yield from _of(f"{name}.{member}", getattr(thing, member))
+
+
+def _described() -> Iterator[tuple[str, Any]]:
+    """What programs import or call, including the types of what they receive."""
     for path in PUBLIC:
         module = importlib.import_module(path)
         for name in getattr(module, "__all__", ()):
             thing = getattr(module, name)
-            if getattr(thing, "__module__", path) != path or not callable(thing):
-                continue
-            yield from _of(name, thing)
-            if isinstance(thing, type):
-                for member in {re.split(r"\W", line)[0] for line in members(thing)}:
-                    static = inspect.getattr_static(thing, member)
-                    if inspect.isfunction(static) or isinstance(
-                        static, (classmethod, staticmethod)
-                    ):
-                        yield from _of(f"{name}.{member}", getattr(thing, member))
+            if getattr(thing, "__module__", path) == path and callable(thing):
+                yield name, thing
+    for path, name in not_exported():
+        thing = getattr(importlib.import_module(path), name)
+        if callable(thing):
+            yield name, thing
 
 
 def _of(owner: str, called: Any) -> Iterator[Duration]:

@@ -11,6 +11,7 @@ import pytest
 import tenacity
 
 from sluicegate import (
+    Backoff,
     Batch,
     Batcher,
     ConfigError,
@@ -31,7 +32,6 @@ from sluicegate import (
     stack,
 )
 from sluicegate.errors import ResultMismatch, StoppedError
-from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable

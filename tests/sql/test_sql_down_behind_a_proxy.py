@@ -16,17 +16,18 @@ import sqlalchemy as sa
 from tests.sql.conftest import table_of
 
 from sluicegate import (
+    Backoff,
     Batcher,
     ConfigError,
     ErrorClass,
     Limits,
+    Retry,
     RowBatch,
     UnavailableError,
     send,
     stack,
 )
 from sluicegate._core.classify import classified
-from sluicegate.retry import Backoff, Retry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -10,10 +10,20 @@ import sqlalchemy as sa
 from tests.postgres.sink.postgres_help import proxied
 from tests.sql.sql_help import SqlTable, names, written
 
-from sluicegate import Batcher, ConfigError, ErrorClass, Limits, Outcome, RowBatch, send, stack
+from sluicegate import (
+    Backoff,
+    Batcher,
+    ConfigError,
+    ErrorClass,
+    Limits,
+    Outcome,
+    Retry,
+    RowBatch,
+    send,
+    stack,
+)
 from sluicegate._core.classify import classified
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.retry import Backoff, Retry
 
 if TYPE_CHECKING:
     from tests.sql.mariadb import MariaDbServer

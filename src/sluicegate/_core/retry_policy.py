@@ -19,6 +19,7 @@ from .clock import LOOP_CLOCK
 from .delivery.pacing import LONGEST_ASKED, asked_wait
 from .errors import ErrorClass
 from .keywords import known_arguments
+from .public import publish
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -258,3 +259,6 @@ async def run_with_retries(work: Callable[[], Awaitable[R]], state: RetryState) 
             if wait is None:
                 raise
         await LOOP_CLOCK.sleep(wait)
+
+
+publish("sluicegate", Backoff, RetryPolicy)

@@ -461,7 +461,6 @@ def transaction(
 publish("sluicegate", transaction)
 publish(
     "sluicegate.sinks",
-    Committed,
     Counts,
     Transaction,
     TransactionalSink,

@@ -6,9 +6,8 @@
 """
 
 from .._core.public import publish_all
-from .errors import ClickHouseError
 from .sink import ClickHouseSink
 
-__all__ = ["ClickHouseError", "ClickHouseSink"]
+__all__ = ["ClickHouseSink"]
 
 publish_all(__name__, "sluicegate.clickhouse")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from .._core.public import later
 
 if TYPE_CHECKING:
-    from .sink import FileSink, classify_file
+    from .sink import FileSink
     from .source import FileSource, SQLiteSubscriptions, UnreadFiles
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
-            "sink": ["FileSink", "classify_file"],
+            "sink": ["FileSink"],
             "source": ["FileSource", "SQLiteSubscriptions", "UnreadFiles"],
         },
     )
@@ -26,5 +26,4 @@ __all__ = [
     "FileSource",
     "SQLiteSubscriptions",
     "UnreadFiles",
-    "classify_file",
 ]

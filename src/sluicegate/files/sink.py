@@ -140,7 +140,7 @@ class FileSink(Openable):
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by its errno; see `classify_file`."""
+        """The class of an error by its errno."""
         return classify_file(error)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
@@ -278,4 +278,4 @@ def _user() -> str:
         return str(number)
 
 
-publish("sluicegate.files", FileSink, classify_file)
+publish("sluicegate.files", FileSink)

@@ -38,7 +38,7 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?")
 ClientFactory = Callable[[], "HttpClient | Awaitable[HttpClient]"]
 Authorization = str | Callable[[], "str | Awaitable[str]"]
-Auth = tuple[str, str] | Authorization
+Auth = tuple[str, str] | str | Callable[[], "str | Awaitable[str]"]
 
 
 class ClientResponse(Protocol):

@@ -15,7 +15,7 @@ from .._core.public import later
 if TYPE_CHECKING:
     from .access import KafkaAccess
     from .confluent import ConfluentKafkaSource
-    from .sink import KafkaSink, RecordMetadata, classify_kafka
+    from .sink import KafkaSink
     from .source import KafkaSource
     from .state import KafkaRecord, KafkaState
 else:
@@ -24,7 +24,7 @@ else:
         {
             "access": ["KafkaAccess"],
             "confluent": ["ConfluentKafkaSource"],
-            "sink": ["KafkaSink", "RecordMetadata", "classify_kafka"],
+            "sink": ["KafkaSink"],
             "source": ["KafkaSource"],
             "state": ["KafkaRecord", "KafkaState"],
         },
@@ -37,6 +37,4 @@ __all__ = [
     "KafkaSink",
     "KafkaSource",
     "KafkaState",
-    "RecordMetadata",
-    "classify_kafka",
 ]

@@ -9,22 +9,19 @@ from typing import TYPE_CHECKING
 from .._core.public import later
 
 if TYPE_CHECKING:
-    from .jetstream import JetStreamSource, KeyFunction, partitioned
-    from .sink import NatsSink, PublishAck, classify_nats
+    from .jetstream import JetStreamSource, partitioned
+    from .sink import NatsSink
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
-            "jetstream": ["JetStreamSource", "KeyFunction", "partitioned"],
-            "sink": ["NatsSink", "PublishAck", "classify_nats"],
+            "jetstream": ["JetStreamSource", "partitioned"],
+            "sink": ["NatsSink"],
         },
     )
 
 __all__ = [
     "JetStreamSource",
-    "KeyFunction",
     "NatsSink",
-    "PublishAck",
-    "classify_nats",
     "partitioned",
 ]

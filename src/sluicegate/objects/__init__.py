@@ -11,19 +11,17 @@ from .._core.public import later
 
 if TYPE_CHECKING:
     from .parquet import ParquetSink
-    from .sink import ObjectOptions, ObjectSink, StoredObject
+    from .sink import ObjectSink
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
             "parquet": ["ParquetSink"],
-            "sink": ["ObjectOptions", "ObjectSink", "StoredObject"],
+            "sink": ["ObjectSink"],
         },
     )
 
 __all__ = [
-    "ObjectOptions",
     "ObjectSink",
     "ParquetSink",
-    "StoredObject",
 ]

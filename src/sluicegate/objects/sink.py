@@ -408,4 +408,4 @@ class ObjectSink(ObjectBase):
         )
 
 
-publish("sluicegate.objects", ObjectOptions, ObjectSink, StoredObject)
+publish("sluicegate.objects", ObjectSink)

@@ -5,9 +5,8 @@
 """
 
 from .._core.public import publish_all
-from .refusals import classify_redis
 from .sink import RedisSink
 
-__all__ = ["RedisSink", "classify_redis"]
+__all__ = ["RedisSink"]
 
 publish_all(__name__, "sluicegate.redis")

@@ -193,7 +193,7 @@ class RedisSink(Openable):
         return self._form.ordered and self._name is not None
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by the server's message; see `classify_redis`."""
+        """The class of an error by the server's message."""
         return classify_redis(error)
 
     async def _open(self, stack: AsyncExitStack) -> None:

@@ -1,28 +1,18 @@
 """Retries: decorator, backoff, budget, circuit breaker."""
 
-from .._core.classify import Classifier, classify_network, first_of
-from .._core.errors import ErrorClass
+from .._core.classify import classify_network, first_of
 from .._core.public import publish, publish_all
-from .._core.retry_policy import Backoff
-from .backoff import RetryBudget, TenacityPredicate, TenacityWait
-from .breaker import BreakerSink, CircuitBreaker
+from .backoff import RetryBudget
+from .breaker import CircuitBreaker
 from .circuit import CircuitState
 from .retry import Retry
 
 __all__ = [
-    "Backoff",
-    "BreakerSink",
-    "CircuitBreaker",
     "CircuitState",
-    "Classifier",
-    "ErrorClass",
-    "Retry",
     "RetryBudget",
-    "TenacityPredicate",
-    "TenacityWait",
     "classify_network",
     "first_of",
 ]
 
-publish("sluicegate", Backoff, CircuitBreaker, Retry)
+publish("sluicegate", CircuitBreaker, Retry)
 publish_all(__name__)

@@ -19,8 +19,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .._core.public import publish
-
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
@@ -238,6 +236,3 @@ class Meters:
         self._rates = rates
         for meter in self._by_key.values():
             meter.set_rates(rates, now)
-
-
-publish("sluicegate.sinks", Rate)

@@ -11,7 +11,6 @@
 from typing import TYPE_CHECKING
 
 from .._core.public import later, publish_all
-from .errors import classify_sql
 from .sink import SqlSink
 
 if TYPE_CHECKING:
@@ -19,6 +18,6 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = later(__name__, {"effects": ["SQLiteEffects"]})
 
-__all__ = ["SQLiteEffects", "SqlSink", "classify_sql"]
+__all__ = ["SQLiteEffects", "SqlSink"]
 
 publish_all(__name__, "sluicegate.sql")

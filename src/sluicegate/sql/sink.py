@@ -163,7 +163,7 @@ class SqlSink(Openable):
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by the database's code; see `classify_sql`."""
+        """The class of an error by the database's code."""
         return classify_sql(error)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:

@@ -65,6 +65,9 @@ _ADDRESSES = (
     ipaddress.IPv6Interface,
 )
 Takes: TypeAlias = Mapping[type, Processor | None]
+_BINARY: Takes = {bytes: None, bytearray: bytes, memoryview: bytes}
+_UUID: Takes = {UUID: None, str: UUID}
+_JSON: Takes = dict.fromkeys((dict, list, tuple, str, bool, int, float))
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -326,10 +329,7 @@ def _local_text(text: str) -> datetime:
 
 # -- the table -------------------------------------------------------------------------------------
 
-_BINARY: Takes = {bytes: None, bytearray: bytes, memoryview: bytes}
 _TRUTH: Takes = {bool: None, int: _truth}
-_UUID: Takes = {UUID: None, str: UUID}
-_JSON: Takes = dict.fromkeys((dict, list, tuple, str, bool, int, float))
 _DATE: Takes = {date: None, datetime: _day, str: _day_text}
 _TIME: Takes = {time: _without_zone, timedelta: _time_of, str: _time_text_without_zone}
 _DATETIME: Takes = {datetime: _utc, date: None, str: _moment}

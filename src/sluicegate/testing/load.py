@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import ThrottledError, TooLargeError
 from .._core.extras import need
+from .._core.retry_policy import Backoff
 from .._core.stacking import stack
-from ..batcher import Batcher
-from ..retry import Backoff, Retry
-from ..sinks import Timeout
+from ..batcher.batcher import Batcher
+from ..retry.retry import Retry
+from ..sinks.timeout import Timeout
 from .clock import FakeClock
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from .._core.batch import Batch
     from .._core.outcome import Tally
     from .._core.sink import Decorator
-    from ..batcher import Adaptive, Limits
+    from ..batcher import Adaptive
+    from ..batcher.limits import Limits
 
 
 NAME = "simulated"
@@ -77,7 +79,7 @@ class Simulated:
     """The batcher's tally after its shutdown."""
     samples: list[Sample]
     writes: Counter[str]
-    """Number of writes by result at the destination; see `LoadedSink.counts`."""
+    """Number of writes by result: `ok`, `throttled`, `too_large`, `cut_off`, `error`."""
     resent: int
     """Number of repeated items, counted at each repetition."""
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from consumer_help import log_of
 from watch_help import causes_of
 
-from sluicegate.consumer import Consumer, MemorySource, Nak
+from sluicegate import Consumer, Nak
+from sluicegate.consumer import MemorySource
 from sluicegate.consumer.jobs import BatchItems, Incomplete, ItemBatcher, JobScheduler
 from sluicegate.consumer.operating.report import WaitReason
 

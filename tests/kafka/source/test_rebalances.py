@@ -19,7 +19,7 @@ from sluicegate.kafka import KafkaSource
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from sluicegate.consumer import Message
+    from sluicegate import Message
     from sluicegate.testing import EmbeddedKafka
 
 PARTITIONS = 6

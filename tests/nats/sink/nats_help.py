@@ -12,7 +12,7 @@ from nats.js.api import RetentionPolicy, StreamConfig
 
 from sluicegate import RowBatch, send
 from sluicegate._core.delivery.delivery import Delivery
-from sluicegate.nats import PublishAck
+from sluicegate.nats.sink.messages import PublishAck
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
     from sluicegate.batcher import LoopClock
-    from sluicegate.postgres import SchemaProblem
+    from sluicegate.postgres.schema.objects import SchemaProblem
 
 RING = "CREATE TRIGGER ring AFTER INSERT ON {s}.job REFERENCING NEW TABLE AS fresh"
 PLANTED = {

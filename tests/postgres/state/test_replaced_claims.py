@@ -16,8 +16,9 @@ from tests.kafka.state.state_counted import Counted, counted
 from tests.kafka.state.state_topics import all_committed, settled_state
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
+from sluicegate import Consumer
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import Commits, Consumer, MemoryLog, MemorySource, Record
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 from sluicegate.consumer.jobs import event_run as state_keeping
 from sluicegate.errors import PositionLost
 from sluicegate.kafka import KafkaRecord, KafkaSink

@@ -14,7 +14,7 @@ from sluicegate.postgres.schema.objects import schema_objects
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock
-    from sluicegate.postgres import SchemaProblem
+    from sluicegate.postgres.schema.objects import SchemaProblem
 
 PLANTED = {
     "older": "DELETE FROM {s}.migration",

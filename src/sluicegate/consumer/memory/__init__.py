@@ -2,9 +2,9 @@
 
 from ..._core.public import publish_all
 from .log import MemoryLog
-from .source import Crashed, MemorySource
+from .source import MemorySource
 from .subscriptions import MemorySubscriptions
 
-__all__ = ["Crashed", "MemoryLog", "MemorySource", "MemorySubscriptions"]
+__all__ = ["MemoryLog", "MemorySource", "MemorySubscriptions"]
 
 publish_all(__name__, "sluicegate.consumer")

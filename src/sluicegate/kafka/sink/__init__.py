@@ -6,10 +6,8 @@
 """
 
 from ..._core.public import publish_all
-from ..errors import classify_kafka
-from .records import RecordMetadata
 from .sink import KafkaSink
 
-__all__ = ["KafkaSink", "RecordMetadata", "classify_kafka"]
+__all__ = ["KafkaSink"]
 
 publish_all(__name__, "sluicegate.kafka")

@@ -164,7 +164,7 @@ class KafkaSink(Openable):
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by the broker's code; see `classify_kafka`."""
+        """The class of an error by the broker's code."""
         return classify_kafka(error)
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:

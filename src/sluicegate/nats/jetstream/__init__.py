@@ -8,9 +8,9 @@
 """
 
 from ..._core.public import publish_all
-from .options import KeyFunction, partitioned
+from .options import partitioned
 from .source import JetStreamSource
 
-__all__ = ["JetStreamSource", "KeyFunction", "partitioned"]
+__all__ = ["JetStreamSource", "partitioned"]
 
 publish_all(__name__, "sluicegate.nats")

@@ -5,9 +5,8 @@
 """
 
 from ..._core.public import publish_all
-from .messages import PublishAck
-from .sink import NatsSink, classify_nats
+from .sink import NatsSink
 
-__all__ = ["NatsSink", "PublishAck", "classify_nats"]
+__all__ = ["NatsSink"]
 
 publish_all(__name__, "sluicegate.nats")

@@ -76,7 +76,7 @@ class RecordSink(SchemaObject):
         self._notifier: Notifier | None = None
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by its SQLSTATE; see `classify_postgres`."""
+        """The class of an error by its SQLSTATE."""
         return classify_postgres(error)
 
     async def _write(self, batch: Batch[Any]) -> WriteResult:

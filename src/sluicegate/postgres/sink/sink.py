@@ -169,7 +169,7 @@ class PostgresSink(PositionsInTable):
         return replace(known, repeatable="item") if has_key else known
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by its SQLSTATE; see `classify_postgres`."""
+        """The class of an error by its SQLSTATE."""
         return classify_postgres(error)
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:

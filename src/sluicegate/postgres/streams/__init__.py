@@ -8,45 +8,22 @@ Append messages in your own transactions, read and delete them, and operate subs
 """
 
 from ..._core.public import publish_all
-from ..records.access import OpenAppender
 from ..records.monitor import StreamObserver
 from ..schema.administration import check_streams, install_streams, upgrade_streams
-from ..schema.objects import SchemaProblem
-from .admin import SkippedMessage, SubscriptionAdmin
+from .admin import SubscriptionAdmin
 from .log import StreamLog, StreamNotifier
-from .message import NO_STREAM, Appended, NewMessage, StoredMessage, UndecodableMessage
+from .message import NO_STREAM, NewMessage, UndecodableMessage
 from .monitor import StreamMonitor
 from .reader import StreamReader, SyncStreamReader
-from .retention import Deleted, StreamRetention
+from .retention import StreamRetention
 from .sink import PostgresStreamSink
 from .source import PostgresStreamSource
-from .stats import (
-    Backlog,
-    HorizonStats,
-    LogFigures,
-    LogStats,
-    SlotStats,
-    SubscriptionReport,
-    SubscriptionStats,
-    TableStats,
-)
 
 __all__ = [
     "NO_STREAM",
-    "Appended",
-    "Backlog",
-    "Deleted",
-    "HorizonStats",
-    "LogFigures",
-    "LogStats",
     "NewMessage",
-    "OpenAppender",
     "PostgresStreamSink",
     "PostgresStreamSource",
-    "SchemaProblem",
-    "SkippedMessage",
-    "SlotStats",
-    "StoredMessage",
     "StreamLog",
     "StreamMonitor",
     "StreamNotifier",
@@ -54,10 +31,7 @@ __all__ = [
     "StreamReader",
     "StreamRetention",
     "SubscriptionAdmin",
-    "SubscriptionReport",
-    "SubscriptionStats",
     "SyncStreamReader",
-    "TableStats",
     "UndecodableMessage",
     "check_streams",
     "install_streams",

@@ -310,8 +310,8 @@ class PostgresSubscriptions(SchemaObject):
     async def lock(self, names: Collection[str]) -> Collection[str]:
         """Take each of these locks that is free; return the taken ones. One statement for all.
 
-        Only slots of existing subscriptions can be locked. Raises `ConfigError` for names not made
-        by `slot_lock`.
+        Only slots of existing subscriptions can be locked. Raises `ConfigError` for names not of
+        the form `SUBSCRIPTION/SLOT`.
         """
         own = self._leases
         async with own.turn:

@@ -6,12 +6,9 @@
 """
 
 from ..._core.public import publish_all
-from ..report import PipelineReport
 from .declaration import (
     Destination,
     Layer,
-    Mistake,
-    PipelineError,
     Source,
     SparkSettings,
     Step,
@@ -19,15 +16,10 @@ from .declaration import (
     Watermark,
     Write,
 )
-from .pipeline import Pipeline
 
 __all__ = [
     "Destination",
     "Layer",
-    "Mistake",
-    "Pipeline",
-    "PipelineError",
-    "PipelineReport",
     "Source",
     "SparkSettings",
     "Step",

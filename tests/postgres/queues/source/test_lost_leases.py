@@ -9,8 +9,7 @@ import pytest
 from tests.postgres.queues.source.kills_help import WITHIN, queue
 from tests.postgres.queues.source.outages_help import running
 
-from sluicegate import PermanentError
-from sluicegate.consumer import Ack, Nak, Terminate
+from sluicegate import Ack, Nak, PermanentError, Terminate
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

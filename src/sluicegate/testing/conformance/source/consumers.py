@@ -15,7 +15,9 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...._core.source import ExtendsRecords, KeepsAlive
-from ....consumer import Ack, Commits, Consumer
+from ....consumer import Commits
+from ....consumer.consumer import Consumer
+from ....consumer.handling.results import Ack
 from ....consumer.progress import offset_map
 from .subject import News, SourceUnderTest
 
