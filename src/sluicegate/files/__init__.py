@@ -1,4 +1,9 @@
-"""Files: lines appended to one, and files of a folder as a source."""
+"""Files: lines appended to one, and files of a folder as a source.
+
+- `sink`, and `append`: the file that it writes; `repair`: the end of a file after a crash.
+- `source`: the source; `subscriptions`: its positions and locks in SQLite.
+- `letters`: dead letters.
+"""
 
 from typing import TYPE_CHECKING
 

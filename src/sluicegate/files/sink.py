@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 
 
 _SYNCS = ("always", "close", "never")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
+_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
+_REFUSED = (
+    _FULL | _FORBIDDEN | _MISSING | {errno.EROFS, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+)
+_UNAVAILABLE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE})
 
 
 @known_arguments()
@@ -214,14 +221,6 @@ def _path(path: object) -> Path:
 
 
 # -- errors ----------------------------------------------------------------------------------------
-
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
-_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
-_REFUSED = (
-    _FULL | _FORBIDDEN | _MISSING | {errno.EROFS, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
-)
-_UNAVAILABLE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE})
 
 
 def classify_file(error: BaseException) -> ErrorClass | None:

@@ -1,4 +1,9 @@
-"""Items to an HTTP endpoint, many per request."""
+"""Items to an HTTP endpoint, many per request.
+
+- `sink`, and `client`: the requests, the base of all sinks over HTTP; `write`: one batch.
+- `config`: the settings of an endpoint; `secrets`: redaction; `errors`: the classes of responses.
+- `elasticsearch`: the sink for its bulk endpoint.
+"""
 
 from typing import TYPE_CHECKING
 

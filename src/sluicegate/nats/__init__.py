@@ -1,4 +1,8 @@
-"""NATS: subjects as a destination, JetStream as a source."""
+"""NATS: subjects as a destination, JetStream as a source.
+
+`connection` holds a connection on `client`, nats-py's client. `options` checks what users pass,
+`errors` gives the meaning of JetStream's answers, and `server` is a real NATS server for tests.
+"""
 
 from typing import TYPE_CHECKING
 

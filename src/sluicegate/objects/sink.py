@@ -50,6 +50,12 @@ if TYPE_CHECKING:
 
 TIMEOUT = 30.0
 CONCURRENCY = 8
+_SUFFIXES = {None: "ndjson", "gzip": "ndjson.gz", "zstd": "ndjson.zst"}
+_CONTENT_TYPES = {
+    None: "application/x-ndjson",
+    "gzip": "application/gzip",
+    "zstd": "application/zstd",
+}
 
 
 class StoredObject(NamedTuple):
@@ -305,13 +311,6 @@ def manifest(objects: Iterable[tuple[str, str | None, int, int]]) -> bytes:
 
 
 # -- JSON lines ------------------------------------------------------------------------------------
-
-_SUFFIXES = {None: "ndjson", "gzip": "ndjson.gz", "zstd": "ndjson.zst"}
-_CONTENT_TYPES = {
-    None: "application/x-ndjson",
-    "gzip": "application/gzip",
-    "zstd": "application/zstd",
-}
 
 
 class ObjectSink(ObjectBase):

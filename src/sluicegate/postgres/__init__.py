@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .streams import (
         NO_STREAM,
         NewMessage,
-        PostgresParkStore,
         PostgresStreamSink,
         PostgresStreamSource,
         StreamLog,
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
         install_streams,
         upgrade_streams,
     )
-    from .subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
+    from .subscriptions import PostgresAdvisoryLocks, PostgresParkStore, PostgresSubscriptions
 else:
     __getattr__, __dir__ = later(
         __name__,
@@ -75,7 +74,6 @@ else:
                 "PostgresStreamSource",
                 "NO_STREAM",
                 "NewMessage",
-                "PostgresParkStore",
                 "StreamLog",
                 "StreamMonitor",
                 "StreamNotifier",
@@ -89,7 +87,11 @@ else:
                 "install_streams",
                 "upgrade_streams",
             ],
-            "subscriptions": ["PostgresAdvisoryLocks", "PostgresSubscriptions"],
+            "subscriptions": [
+                "PostgresAdvisoryLocks",
+                "PostgresParkStore",
+                "PostgresSubscriptions",
+            ],
         },
     )
 

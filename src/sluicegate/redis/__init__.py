@@ -1,4 +1,8 @@
-"""Items to streams and lists of Redis."""
+"""Items to streams and lists of Redis.
+
+- `sink`, and `write`: one write; `commands`: items as commands.
+- `connections`: options and exchanges; `refusals`: the classes of errors.
+"""
 
 from .._core.public import publish_all
 from .sink import RedisSink

@@ -39,6 +39,29 @@ if TYPE_CHECKING:
 _NO_LIMIT = re.compile(rb"^maxmemory:0\r?$", re.MULTILINE)
 _EVICTS = re.compile(rb"^maxmemory_policy:(allkeys-\w+)", re.MULTILINE)
 _LONGEST = b"proto-max-bulk-len"
+POOL_SIZE = 10
+_SCHEMES = ("redis", "rediss", "unix")
+_RULE = 'must be a URL such as "redis://host:6379/0", "rediss://..." or "unix:///path"'
+_LIMIT = "use timeout="
+_RETRIES = "a retried command would store a second entry; use Retry()"
+_BY_URL = "it is part of the URL"
+_OWNED = {
+    "auto_close_connection_pool": "the sink closes its connections",
+    "connection_pool": "pass a function that returns a client as client=",
+    "decode_responses": "the sink decodes replies itself",
+    "host": _BY_URL,
+    "max_connections": "use pool_size=",
+    "port": _BY_URL,
+    "retry": _RETRIES,
+    "retry_on_error": _RETRIES,
+    "retry_on_timeout": _RETRIES,
+    "single_connection_client": "use pool_size=",
+    "socket_connect_timeout": _LIMIT,
+    "socket_timeout": _LIMIT,
+    "unix_socket_path": _BY_URL,
+}
+_UNLIMITED = 2**31 - 1
+"""The limit of redis-py's pool. The sink enforces its own, which lost connections do not reduce."""
 
 
 class RedisConnections:
@@ -182,30 +205,6 @@ class RedisConnections:
 
 
 # -- options ----------------------------------------------------------------------------------------
-
-POOL_SIZE = 10
-_SCHEMES = ("redis", "rediss", "unix")
-_RULE = 'must be a URL such as "redis://host:6379/0", "rediss://..." or "unix:///path"'
-_LIMIT = "use timeout="
-_RETRIES = "a retried command would store a second entry; use Retry()"
-_BY_URL = "it is part of the URL"
-_OWNED = {
-    "auto_close_connection_pool": "the sink closes its connections",
-    "connection_pool": "pass a function that returns a client as client=",
-    "decode_responses": "the sink decodes replies itself",
-    "host": _BY_URL,
-    "max_connections": "use pool_size=",
-    "port": _BY_URL,
-    "retry": _RETRIES,
-    "retry_on_error": _RETRIES,
-    "retry_on_timeout": _RETRIES,
-    "single_connection_client": "use pool_size=",
-    "socket_connect_timeout": _LIMIT,
-    "socket_timeout": _LIMIT,
-    "unix_socket_path": _BY_URL,
-}
-_UNLIMITED = 2**31 - 1
-"""The limit of redis-py's pool. The sink enforces its own, which lost connections do not reduce."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -37,6 +37,8 @@ _NO_KEYS = (
     "the ids of its stream must increase over all items, but items of other keys or tenants do not wait "
     "for an item in a backoff, which would be refused after them; leave it out"
 )
+_USUAL = {"approximate": True, "on_conflict": "error", "push": "right"}
+"""Default values of arguments that apply to one kind of target only."""
 
 
 @known_arguments()
@@ -253,9 +255,6 @@ def _getter(name: str, value: Any) -> Any:
     if callable(value):
         checks.function(name, value, "must be a field's name or a function of an item")
     return getter(name, value)
-
-
-_USUAL = {"approximate": True, "on_conflict": "error", "push": "right"}
 
 
 def _refuse_all(of: str, **given: object) -> None:

@@ -1,4 +1,13 @@
-"""Writing Spark DataFrames and streams to sinks."""
+"""Writing Spark DataFrames and streams to sinks.
+
+- `write`: a DataFrame or a stream; `levels`: its delivery level; `source`, `registration` and
+  `options`: a sink as a Spark format; `report` and `progress_bar`.
+- `description`: a sink on its way to the executors; `destination`: what it accepts; `task`: the
+  write of one partition there.
+- `keys`, `latest`, `content`, `values`: the rows: their order per key, the last of each key, their
+  hash, their types.
+- `pipeline` and its command, `commands`; `java`: Java and the jars of connectors.
+"""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,12 @@
-"""Rows to tables of SQL databases, through SQLAlchemy."""
+"""Rows to tables of SQL databases, through SQLAlchemy.
+
+- `sink`, and `writer`: one write, whose rows are grouped by `batch`.
+- `rows`: rows in the driver's form; `values`: what columns take; `order`: the order of keys;
+  `returning`: returned columns.
+- `plan`: an open table and its statements; `dialects`: the databases; `engine`, `pooled`:
+  connections; `errors`: the classes of errors.
+- `effects`: handlers with effects in SQLite.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,10 @@
-"""Tools for testing your own code: a fake clock, scripted sinks, and real embedded servers."""
+"""Tools for testing your own code: a fake clock, scripted sinks, and real embedded servers.
+
+- `clock`, `virtual_loop`, `on_clock`: time under the control of a test, its loop, and async tests.
+- `scripted`: sinks; `harness`, `mock_context`: handlers with and without a consumer.
+- `load`: simulated load; `conformance`: suites for your own parts.
+- `servers`: embedded servers; `plugin`: the pytest fixtures.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -49,6 +49,8 @@ TICK = 0.02
 """Seconds between two offers of the producer."""
 SAMPLE = 0.25
 """Seconds between two samples."""
+V = TypeVar("V")
+COLOURS = ("#1f6f8b", "#e0a030")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,9 +189,6 @@ class Sample:
     """Items written, per second since the last sample."""
 
 
-V = TypeVar("V")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
     """Behaviour of a destination. Times are in seconds."""
@@ -294,9 +293,6 @@ class LoadedSink:
 def phase_at(phases: Sequence[tuple[float, V]], now: float) -> V:
     """Return the value of the phase at `now`."""
     return next(value for start, value in reversed(phases) if start <= now)
-
-
-COLOURS = ("#1f6f8b", "#e0a030")
 
 
 def draw(samples: Sequence[Sample], digest: str, target: Path, title: str) -> None:

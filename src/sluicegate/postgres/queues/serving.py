@@ -55,6 +55,10 @@ _PAUSED = "the queue is paused: `sluicegate queue resume` continues it"
 _LOCKED = "another session keeps %d keys locked, such as %r; their jobs are settled after it"
 _EXPIRED = "they were not extended in time"
 _REPLACED = "they had expired, or the queue has changed"
+WEIGHT = 0.25
+"""Weight of the last claim in the average number of jobs per key."""
+FEW_KEYS = 10
+"""Factor for the jobs leased per key while few keys are ready."""
 
 
 class OpenQueue(Serving):
@@ -446,12 +450,6 @@ class OpenQueue(Serving):
         """Return the offset after the last job of each claim."""
         found = {claim: self._book.of(claim) for claim in claims}
         return {c: lease.places[-1] + 1 for c, lease in found.items() if lease is not None}
-
-
-WEIGHT = 0.25
-"""Weight of the last claim in the average number of jobs per key."""
-FEW_KEYS = 10
-"""Factor for the jobs leased per key while few keys are ready."""
 
 
 class Claimer:

@@ -32,7 +32,7 @@ from ..._core.checks import bad
 from ..._core.errors import UnitRefused
 from ..._core.transaction import Committed, Counts, Unit, check_same_parts
 from ..client.errors import sqlstate
-from ..client.names import qualified
+from ..client.names import creation, qualified
 from ..client.statements import BEGIN as BEGIN_AT_LEVEL
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ class UnitLedger:
     @property
     def creation(self) -> str:
         """The statement that creates the table."""
-        columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
-        return f"CREATE TABLE IF NOT EXISTS {self.qualified} ({columns}, PRIMARY KEY ({', '.join(_KEY)}))"
+        return creation(self.qualified, _COLUMNS, _KEY)
 
     async def begin(
         self,

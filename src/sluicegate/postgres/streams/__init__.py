@@ -1,7 +1,6 @@
 """Streams in PostgreSQL.
 
-Append messages in your own transactions, read and delete them, and operate subscriptions. The same
-schema also has a store for parked records (`subscriptions/parked`).
+Append messages in your own transactions, read and delete them, and operate subscriptions.
 
 `log` and `sink` append; `reader`, `reading` and `log_reader` read. `source` consumes: `slots`,
 `holding` and `balancing` share a subscription among processes, `serving` is the open source.
@@ -11,7 +10,6 @@ schema also has a store for parked records (`subscriptions/parked`).
 from ..._core.public import publish_all
 from ..records.monitor import StreamObserver
 from ..schema.administration import check_streams, install_streams, upgrade_streams
-from ..subscriptions.parked import PostgresParkStore
 from .admin import SubscriptionAdmin
 from .log import StreamLog, StreamNotifier
 from .message import NO_STREAM, NewMessage, UndecodableMessage
@@ -24,7 +22,6 @@ from .source import PostgresStreamSource
 __all__ = [
     "NO_STREAM",
     "NewMessage",
-    "PostgresParkStore",
     "PostgresStreamSink",
     "PostgresStreamSource",
     "StreamLog",

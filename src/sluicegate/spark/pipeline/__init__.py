@@ -1,6 +1,8 @@
 """Pipelines: declared in a file or in Python, checked as a whole, run on Spark.
 
-A declaration and its check need neither PySpark nor Java; only `run` does.
+- `pipeline`; `declaration`: its parts as dataclasses; `reading`: the file.
+- `check`, `sinks`: the checks, and the sinks of a declaration. They need neither PySpark nor Java.
+- `run`: a checked pipeline on Spark.
 """
 
 from ..._core.public import publish_all
