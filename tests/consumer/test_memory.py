@@ -463,7 +463,6 @@ async def test_one_consumer_at_a_time(fake_clock: FakeClock) -> None:
             lambda: MemorySource(MemoryLog(), capabilities=cast("Any", {})),
             r"capabilities=\{\}: must be SourceCapabilities",
         ),
-        (lambda: MemoryLog(metadata_limit=-1), "metadata_limit=-1"),
         (lambda: MemoryLog([Record("t", 0, 5), Record("t", 0, 5)]), "offset=5: .* at least 6"),
     ],
 )

@@ -25,7 +25,7 @@ from .._core.positions import (
 from .._core.sink import capabilities_of
 from .._core.source import Source, TransactionalSource
 from .._core.stacking import as_sink
-from .._core.transaction import check_transactional
+from .._core.transaction import check_parts
 from ..consumer.handling.handlers import as_handler
 from ..consumer.operated import Operated
 from ..consumer.options import Poison, as_commits, pipe_limits
@@ -112,7 +112,7 @@ def checked_transaction(
         _check_takes_moves(source, destination_of(stack))
         check_left_to_source(poison)
     check_keeps_positions(destination_of(stack))
-    check_transactional(stack, positions=True)
+    check_parts(stack, positions=True)
     if poison == "park_key" or (isinstance(poison, Poison) and poison.parked is not None):
         rule = "cannot be 'park_key': a parked record is stored outside the transaction"
         raise checks.bad("poison", poison, rule)

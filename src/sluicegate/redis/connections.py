@@ -198,7 +198,7 @@ class RedisConnections:
 
     async def close(self) -> None:
         """Close all connections; suspends for a bounded time."""
-        until = LOOP_CLOCK.now() + close_within(self._options.close_timeout)
+        until = LOOP_CLOCK.now() + close_within(self._options.timeout)
         with suppress(Exception):  # open connections end with the process
             async with LOOP_CLOCK.timeout_at(until):
                 await self._client.aclose()
@@ -218,7 +218,6 @@ class RedisOptions:
     client_options: Options
     pool_size: int | None
     timeout: float
-    close_timeout: float
 
     @classmethod
     def of(
@@ -229,7 +228,6 @@ class RedisOptions:
         client_options: Mapping[str, Any] | None,
         pool_size: int | None,
         timeout: object,
-        close_timeout: object,
     ) -> RedisOptions:
         """Validate the arguments. Raises `ConfigError`, and `MissingExtra` without redis-py."""
         need("redis", "redis", "RedisSink")
@@ -252,7 +250,6 @@ class RedisOptions:
             client_options=_check_options(client_options),
             pool_size=size or (POOL_SIZE if client is None else None),
             timeout=checks.seconds("timeout", timeout, usual=checks.LONG_TIMEOUT),
-            close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
         )
 
     async def make(self) -> Any:

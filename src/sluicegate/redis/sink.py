@@ -81,9 +81,8 @@ class RedisSink(Openable):
             `client_name`. Never shown.
         pool_size: number of connections, and therefore of concurrent writes; default 10, no limit
             with `client=`.
-        timeout: seconds for connecting, and for each part of a batch (about 1 MiB) with its
-            replies; default 5.
-        close_timeout: seconds for closing; default 5.
+        timeout: seconds for connecting, for each part of a batch (about 1 MiB) with its replies,
+            and for closing; default 5.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without redis-py. Constructing does
     not suspend and connects to nothing. Opening suspends; it connects. It raises `RefusedError` for
@@ -114,7 +113,6 @@ class RedisSink(Openable):
         client_options: Mapping[str, Any] | None = None,
         pool_size: int | None = None,
         timeout: float | timedelta = 5.0,
-        close_timeout: float | timedelta = 5.0,
     ) -> None:
         self._options = RedisOptions.of(
             url=url,
@@ -122,7 +120,6 @@ class RedisSink(Openable):
             client_options=client_options,
             pool_size=pool_size,
             timeout=timeout,
-            close_timeout=close_timeout,
         )
         self._client_options = self._options.client_options  # the name in pickling errors
         self._connections: RedisConnections | None = None
