@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("asyncpg")
 import numpy as np  # noqa: E402
 from tests.postgres.sink.postgres_help import database, written  # noqa: E402
+from tests.properties import examples  # noqa: E402
 
 from sluicegate import ArrowBatch, send  # noqa: E402
 from sluicegate._core.arrow import TIME_ZONE, _date  # noqa: E402
@@ -406,7 +407,7 @@ def test_the_ends_of_pythons_calendar_have_local_times_too(zone: str) -> None:
     moment=st.datetimes(dt.datetime(1900, 1, 2), dt.datetime(9998, 1, 1)),
     zone=st.sampled_from([NEW_YORK, "Asia/Kathmandu", "+05:30"]),
 )
-@settings(max_examples=200, deadline=None)
+@examples(60, long=400)
 def test_local_times_are_those_of_python(moment: dt.datetime, zone: str) -> None:
     """The same as for that day 400 or 40,000 years later."""
     known: dt.tzinfo = (
