@@ -1,5 +1,7 @@
 """Arrow columns and Python rows in PostgreSQL: the same value on both paths, or a refusal of one
 row.
+
+White box: the arithmetic of local times, without a server.
 """
 
 from __future__ import annotations
@@ -201,8 +203,16 @@ POISON: dict[str, tuple[str, Any, dict[int, str], dict[int, str], list[int]]] = 
 }
 
 
-@pytest.mark.parametrize("way", ["columns", "rows"])
-@pytest.mark.parametrize("what", POISON)
+@pytest.mark.parametrize(
+    ("what", "way"),
+    [
+        *((what, "columns") for what in POISON),
+        *(
+            pytest.param(what, "rows", marks=() if only_rows else (pytest.mark.long,))
+            for what, (*_, only_rows) in POISON.items()
+        ),
+    ],
+)
 async def test_what_cannot_be_carried_is_refused_alone(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, way: str
 ) -> None:
@@ -453,8 +463,7 @@ ALTERED: dict[str, tuple[str, str, Any, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["tuples", "columns", "columns as rows"])
-@pytest.mark.parametrize("size", [3, 60])
+@pytest.mark.parametrize(("size", "way"), [(3, "tuples"), (60, "columns"), (60, "columns as rows")])
 @pytest.mark.parametrize("what", ALTERED)
 async def test_an_open_sink_writes_by_the_types_that_the_table_has_now(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, size: int, way: str
