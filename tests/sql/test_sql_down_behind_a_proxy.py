@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-SERVERS = ["asyncpg", "psycopg", "asyncmy", "pymysql"]
+SERVERS = [
+    "asyncpg",
+    "asyncmy",
+    *(pytest.param(each, marks=pytest.mark.long) for each in ("psycopg", "pymysql")),
+]
 PHASES = {
     rb"(?<!AUTO)COMMIT": "a COMMIT",
     rb"INSERT": "a statement",

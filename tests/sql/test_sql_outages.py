@@ -46,7 +46,7 @@ def postgres(embedded_postgres: EmbeddedPostgres) -> SqlTable:
     return table
 
 
-@pytest.mark.parametrize(("count", "word"), [(50, "INSERT"), (40_000, "COMMIT")])
+@pytest.mark.parametrize(("count", "word"), [(50, "INSERT"), (17_000, "COMMIT")])
 async def test_a_lost_answer_is_found_out_by_the_key(
     postgres: SqlTable, count: int, word: str
 ) -> None:
