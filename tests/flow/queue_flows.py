@@ -22,13 +22,15 @@ from tests.postgres.queues.source.kills_help import (
     Queue,
     Sent,
 )
-from tests.postgres.streams.log_help import Log, fresh_name, install_log
+from tests.postgres.streams.log_pool import borrowed
 
 from sluicegate import Backoff, RetryPolicy, flow
 from sluicegate.postgres import PostgresEffects, PostgresQueueSource, PostgresSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from tests.postgres.streams.log_help import Log
 
     from sluicegate import Message
     from sluicegate.postgres import PostgresAccess
@@ -178,14 +180,14 @@ async def flow_queue(
     """A new queue in its own schema. A lost lease does not make a job poison unless the options say
     so. `within` limits the duration of the test, in seconds.
     """
-    log = Log(dsn, fresh_name())
-    await install_log(log)
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(asyncio.timeout(within))
-        con = await stack.enter_async_context(log.connected())
-        await create(con, log, "q", **{"max_attempts": 1_000_000, **options})
-        await con.execute(TABLES.format(schema=log.sql))
-        yield FlowQueue(log, con, stack)
+    async with borrowed(dsn) as log, asyncio.timeout(within):
+        async with AsyncExitStack() as stack:
+            con = await stack.enter_async_context(log.connected())
+            await create(con, log, "q", **{"max_attempts": 1_000_000, **options})
+            await con.execute(TABLES.format(schema=log.sql))
+            yield FlowQueue(log, con, stack)
+        async with log.connected() as con:
+            await con.execute(f"DROP TABLE {log.sql}.effect, {log.sql}.sent")
 
 
 @asynccontextmanager

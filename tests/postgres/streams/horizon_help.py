@@ -198,6 +198,7 @@ class Scene:
             "SELECT pg_get_functiondef($1::regprocedure)", f"{self.log.sql}.{function}()"
         )
         assert found.count(before) == 1
+        await self.plant(_GATE)
         statement = f"PERFORM {self.log.sql}.gate(); {before}"
         await self.operator.execute(found.replace(before, statement))
 
@@ -238,5 +239,6 @@ async def scene(
             await stack.enter_async_context(log.connected()) for _ in range(4)
         ]
         made = Scene(log, first, second, reader(reading, log), operator)
-        await made.plant(_GATE, *([] if bug is None else [bug]))
+        if bug is not None:
+            await made.plant(_GATE, bug)
         yield made
