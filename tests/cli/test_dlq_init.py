@@ -111,7 +111,16 @@ def test_two_schemas_for_one_table_are_refused(cli: Cli, database: Database) -> 
     assert "--table='audit.letters': must be a table without its schema" in cli.err
 
 
-@pytest.mark.parametrize("column", [each.name for each in COLUMNS if each.is_addable])
+@pytest.mark.parametrize(
+    "column",
+    [
+        pytest.param(
+            each.name, marks=() if each.name in {"state", "number"} else pytest.mark.long
+        )
+        for each in COLUMNS
+        if each.is_addable
+    ],
+)
 def test_a_missing_column_is_added_beside_its_letters(
     cli: Cli, database: Database, column: str
 ) -> None:

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pytest
 from tests.children import child
 from tests.postgres.access_help import access_from
 from tests.postgres.queues.jobs_help import create
@@ -30,8 +31,6 @@ from sluicegate.postgres import PostgresEffects, PostgresQueueSource, PostgresSi
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tests.postgres.streams.log_help import Log
-
     from sluicegate import Message
     from sluicegate.postgres import PostgresAccess
 
@@ -39,6 +38,23 @@ if TYPE_CHECKING:
 
 Kind = Literal["rows", "effects"]
 KINDS: tuple[Kind, ...] = ("rows", "effects")
+
+
+def with_kinds(*cases: Any) -> list[Any]:
+    """Parameters of a test, the kind first: each case with the kinds in turn in the suite, and with
+    the other one among the long tests.
+    """
+    return [
+        pytest.param(
+            kind,
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=() if number % 2 == KINDS.index(kind) else pytest.mark.long,
+        )
+        for number, case in enumerate(cases)
+        for kind in KINDS
+    ]
+
+
 LONG = 60.0
 """Seconds that no test waits for."""
 LEASE = 1.0

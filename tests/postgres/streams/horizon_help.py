@@ -1,7 +1,7 @@
 """Readers by position, correct and faulty ones, and faults planted in the SQL of a log.
 
-A scenario runs with the installed log, which must lose nothing, and with a fault of the kind that
-it guards against, which must be detected.
+A scenario runs with the installed log, which must lose nothing, and among the long tests with a
+fault of the kind that it guards against, which must be detected.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine
@@ -85,6 +87,11 @@ BEGIN
     PERFORM pg_advisory_xact_lock_shared(1, {class});
   END IF;
 END $$"""
+
+
+def faults(*planted: str) -> list[Any]:
+    """The log as installed, and among the long tests these faults."""
+    return [None, *(pytest.param(each, marks=pytest.mark.long) for each in planted)]
 
 
 @dataclass
