@@ -114,9 +114,7 @@ def test_two_schemas_for_one_table_are_refused(cli: Cli, database: Database) -> 
 @pytest.mark.parametrize(
     "column",
     [
-        pytest.param(
-            each.name, marks=() if each.name in {"state", "number"} else pytest.mark.long
-        )
+        pytest.param(each.name, marks=() if each.name in {"state", "number"} else pytest.mark.long)
         for each in COLUMNS
         if each.is_addable
     ],
