@@ -1,5 +1,7 @@
 """Malicious letters: their output on a terminal, and the damage they may cause. Also a DSN that
 must not be shown.
+
+White box: the text of a value for a terminal.
 """
 
 from __future__ import annotations

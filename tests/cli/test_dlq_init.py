@@ -1,4 +1,7 @@
-"""`sluicegate dlq init`: a table for letters, or a refusal that names the differences."""
+"""`sluicegate dlq init`: a table for letters, or a refusal that names the differences.
+
+White box: the columns and statements of the table.
+"""
 
 from __future__ import annotations
 

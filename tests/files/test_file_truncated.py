@@ -3,6 +3,8 @@ disk.
 
 The functions of `os` that the sink calls are counted, and before call number n the file is really
 truncated, renamed or removed.
+
+White box: the calls of `os`, and the cut of a piece.
 """
 
 from __future__ import annotations

@@ -38,23 +38,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["rows", "effects"]
 KINDS: tuple[Kind, ...] = ("rows", "effects")
-
-
-def with_kinds(*cases: Any) -> list[Any]:
-    """Parameters of a test, the kind first: each case with the kinds in turn in the suite, and with
-    the other one among the long tests.
-    """
-    return [
-        pytest.param(
-            kind,
-            *(case if isinstance(case, tuple) else (case,)),
-            marks=() if number % 2 == KINDS.index(kind) else pytest.mark.long,
-        )
-        for number, case in enumerate(cases)
-        for kind in KINDS
-    ]
-
-
 LONG = 60.0
 """Seconds that no test waits for."""
 LEASE = 1.0
@@ -72,6 +55,21 @@ SELECT count(*) FROM {schema}.sent s
 WHERE NOT EXISTS (SELECT FROM {schema}.effect e WHERE e.place = s.place)
 """
 TWICE = "SELECT count(*) - count(DISTINCT place) FROM {schema}.effect"
+
+
+def with_kinds(*cases: Any) -> list[Any]:
+    """Parameters of a test, the kind first: each case with the kinds in turn in the suite, and with
+    the other one among the long tests.
+    """
+    return [
+        pytest.param(
+            kind,
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=() if number % 2 == KINDS.index(kind) else pytest.mark.long,
+        )
+        for number, case in enumerate(cases)
+        for kind in KINDS
+    ]
 
 
 class FlowQueue(Queue):

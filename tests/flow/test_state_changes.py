@@ -1,4 +1,7 @@
-"""Changes that wait for their position: the stored state is what the events before it produced."""
+"""Changes that wait for their position: the stored state is what the events before it produced.
+
+White box: the log of changes and the store, without a consumer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Faults in the schema of queues are named, and repaired without losing a job."""
+"""Faults in the schema of queues are named, and repaired without losing a job.
+
+White box: the check on a connection, and the list of the schema's objects.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The horizon with prepared transactions, crashes, standbys and restored dumps."""
+"""The horizon with prepared transactions, crashes, standbys and restored dumps.
+
+White box: the check on a connection.
+"""
 
 from __future__ import annotations
 
