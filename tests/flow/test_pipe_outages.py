@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sluicegate.flow.pipe import PipeReport
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
-COUNT = 2_000
+COUNT = 600
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-JOBS = 400
+JOBS = 150
 CUT_EVERY = 23
 
 

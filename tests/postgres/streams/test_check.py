@@ -1,4 +1,7 @@
-"""Each problem of a schema has a name, and its statements repair it."""
+"""Each problem of a schema has a name, and its statements repair it.
+
+White box: the check on a connection, and the list of the schema's objects.
+"""
 
 from __future__ import annotations
 
