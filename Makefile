@@ -51,8 +51,8 @@ demo-spark: $(VENV)/.demo-spark  ## the same, then through Spark; needs Java
 test: $(VENV)/.dev  ## the whole suite, in three processes, which often wait for servers
 	$(BIN)/python -m pytest -n 3 $(ARGS)
 
-long: $(VENV)/.dev  ## the long tests, once each
-	$(BIN)/python -m pytest -n 3 -m "long and not soak" $(ARGS)
+long: $(VENV)/.dev  ## the long tests once each, and the properties with all their examples
+	$(BIN)/python -m pytest -n 3 -m "(long or hypothesis) and not soak" --hypothesis-profile long $(ARGS)
 
 soak: $(VENV)/.dev  ## kills, outages and random schedules, many times each
 	$(BIN)/python -m pytest -m soak $(ARGS)

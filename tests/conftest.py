@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
+from tests import properties  # noqa: F401  # it registers the profiles
 from tests.kafka_brokers import broker, own_broker
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ __all__ = ["broker", "own_broker"]
 DIRECT = "127.0.0.1,localhost,::1,.invalid"
 _direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = f"{_direct},{DIRECT}" if _direct else DIRECT
+
+settings.load_profile("few")
 
 SPARK = Path(__file__).parent / "spark"
 WITH_A_SPARK_OF_THEIR_OWN = {

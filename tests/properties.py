@@ -1,0 +1,20 @@
+"""How many examples a property has: a few in `make test`, all in `make long`.
+
+Each property is written once. `make long` takes the profile `long` and runs every test with the
+marker `hypothesis`: those with `@given` have it by themselves; a test that runs a state machine is
+given `@pytest.mark.hypothesis`. Without settings of its own, a property has as many as its profile.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+FEW, ALL = 40, 200
+
+settings.register_profile("few", max_examples=FEW, deadline=None)
+settings.register_profile("long", max_examples=ALL, deadline=None)
+
+
+def examples(few: int, *, long: int) -> settings:
+    """Return settings with so many examples: a decorator, or the first argument of `settings`."""
+    return settings(max_examples=long if settings().max_examples == ALL else few)
