@@ -7,11 +7,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 import pyarrow as pa
+from tests.properties import examples
 from tests.spark.sql import query
 
 from sluicegate import (
@@ -100,7 +101,7 @@ keyed_rows = st.lists(
 ).map(lambda rows: sorted(rows, key=lambda row: row[0]))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50, long=150)
 @given(
     rows=keyed_rows,
     chunk_rows=st.integers(1, 12),
