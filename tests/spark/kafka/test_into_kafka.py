@@ -304,7 +304,7 @@ def refusals() -> dict[str, tuple[Callable[[], Any], dict[str, Any], str]]:
             {"delivery": "atomic", **named},
             "cannot write into a stage: .*[Ww]rite at least once",
         ),
-        "no such option": (sink(linger_ms=5), {}, "linger_ms.*set by Sluicegate"),
+        "no such option": (sink(linger_ms=5), {}, "linger_ms=5: KafkaSink has no such argument"),
         "idempotent": (sink(idempotent="yes"), {}, "idempotent='yes': must be True or False"),
     }
 
@@ -321,6 +321,7 @@ def test_refusals_come_before_a_row_is_read(spark: Any) -> None:
                 foreach_batch(make(), **{k: v for k, v in options.items() if k != "version"})(df, 1)
 
 
+@pytest.mark.long
 def test_a_pipeline_from_a_topic_into_a_topic(
     spark: Any,
     spark_reads_kafka: None,
@@ -339,7 +340,7 @@ def test_a_pipeline_from_a_topic_into_a_topic(
         "OUT": str(tmp_path),
     }
     sent: list[dict[str, Any]] = []
-    for numbers in (range(60), range(60, 100)):
+    for numbers in (range(300), range(300, 500)):
         new = [
             {
                 "id": number,
