@@ -23,6 +23,7 @@ from tests.sinks.conflict_cases import (
 
 from sluicegate import Outcome, RowBatch, send
 from sluicegate.errors import KeyRepeated, StoredRowDiffers, UnverifiableError
+from sluicegate.http import ElasticsearchSink, HttpAccess
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock
@@ -85,10 +86,13 @@ async def test_an_item_refused_by_its_neighbour_is_rejected_after_a_lost_answer(
     transport = LosesFirst()
     async with (
         index(embedded_opensearch) as there,
-        there.sink(
+        ElasticsearchSink(
+            HttpAccess(
+                there.url, client=lambda: httpx.AsyncClient(transport=transport, timeout=30.0)
+            ),
+            index=there.name,
             id=at_0,
             document=word,
-            client=lambda: httpx.AsyncClient(transport=transport, timeout=30.0),
             **options,
         ) as sink,
     ):

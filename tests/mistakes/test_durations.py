@@ -29,7 +29,12 @@ from sluicegate import (
 from sluicegate._core import checks
 from sluicegate.consumer import MemoryLog, MemorySource, TopicPartition
 from sluicegate.errors import SluicegateWarning
-from sluicegate.postgres import PostgresSink, QueueAdmin, StreamReader, SyncStreamReader
+from sluicegate.postgres import (
+    PostgresSink,
+    QueueAdmin,
+    StreamReader,
+    SyncStreamReader,
+)
 from sluicegate.sinks import MemorySink
 from sluicegate.spark import register
 from sluicegate.testing import FakeClock
@@ -79,11 +84,13 @@ NEEDED: dict[str, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "ClickHouseSink": lambda: ((URL,), {"table": "events", "columns": ("id",)}),
     "ElasticsearchSink": lambda: ((URL,), {"index": "events"}),
     "FileSink": lambda: (("events.jsonl",), {}),
+    "HttpAccess": lambda: ((URL,), {}),
     "HttpSink": lambda: ((URL,), {}),
-    "KafkaSink": lambda: (("orders",), {"bootstrap": "kafka:9092", "transactional_id": "orders"}),
+    "KafkaSink": lambda: (("orders",), {"bootstrap": "kafka:9092"}),
     "NatsSink": lambda: (("orders.new",), {"servers": "nats:4222"}),
     "ObjectSink": lambda: (("s3://bucket/events",), {}),
     "ParquetSink": lambda: (("s3://bucket/events",), {"schema": {"id": "int64"}}),
+    "PostgresAccess": lambda: ((DSN,), {}),
     "PostgresEffects": lambda: ((DSN,), {}),
     "PostgresQueueSink": lambda: ((DSN,), {"queue": "mails"}),
     "PostgresSink": lambda: ((DSN,), {"table": "events", "columns": ("id",)}),
@@ -197,6 +204,9 @@ NOT_CHECKED = {
     "LoopClock.sleep(seconds=)": "on the path of every wait",
     "write_dataframe(patience=)": "checked as that of `register`, for a data frame",
     "Write(patience=)": "checked as that of `register`, with its pipeline",
+    "PostgresAccess.from_environment(answer_timeout=)": "checked by the class",
+    "PostgresAccess.from_environment(close_timeout=)": "checked by the class",
+    "PostgresAccess.from_environment(statement_timeout=)": "checked by the class",
     "JobAdmin.apply_retention(keep_ids=)": "only a timedelta",
     "JobAdmin.apply_retention(keep_clients=)": "only a timedelta",
     "JobAdmin.purge(older_than=)": "only a timedelta",

@@ -53,7 +53,9 @@ async def members(broker: EmbeddedKafka, group: str) -> dict[str, str]:
 
 async def lose(broker: EmbeddedKafka, group: str, source: ConfluentKafkaSource) -> None:
     """Remove the member of a source from its group; it notices at its next heartbeat."""
-    name = (await members(broker, group))[source._options.client["client.id"]]
+    client_id = source._options.access.client_id
+    assert client_id is not None
+    name = (await members(broker, group))[client_id]
     if source._options.protocol == "consumer":
         await _leave_by_heartbeat(broker, group, name)
         return

@@ -31,7 +31,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.decorator import WrappingSink
-from sluicegate.kafka import KafkaSink
+from sluicegate.kafka import KafkaAccess, KafkaSink
 from sluicegate.spark import Pipeline, foreach_batch, keyed, write_dataframe
 
 if TYPE_CHECKING:
@@ -304,7 +304,11 @@ def refusals() -> dict[str, tuple[Callable[[], Any], dict[str, Any], str]]:
             {"delivery": "atomic", **named},
             "cannot write into a stage: .*[Ww]rite at least once",
         ),
-        "no such option": (sink(linger_ms=5), {}, "linger_ms=5: KafkaSink has no such argument"),
+        "no such option": (
+            sink(bootstrap=KafkaAccess("127.0.0.1:9", client={"linger_ms": 5})),
+            {},
+            "linger_ms.*set by Sluicegate",
+        ),
         "idempotent": (sink(idempotent="yes"), {}, "idempotent='yes': must be True or False"),
     }
 
