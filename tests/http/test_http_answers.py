@@ -1,5 +1,5 @@
 """Arbitrary data after the headers of a success: it never looks like an unapplied request, and its
-memory is bounded.
+memory is bounded. White box: the bounded decompression of an answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cutting a partition into chunks."""
+"""Cutting a partition into chunks. White box: the cuts."""
 
 from __future__ import annotations
 

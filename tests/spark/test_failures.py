@@ -1,4 +1,6 @@
-"""P-T11: the treatment of a key's later rows, across chunks, with any sink."""
+"""P-T11: the treatment of a key's later rows, across chunks, with any sink. White box: chunks
+without Spark, besides writes.
+"""
 
 from __future__ import annotations
 

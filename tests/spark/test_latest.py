@@ -1,4 +1,6 @@
-"""Only the last row of each key is sent, and nothing else is lost."""
+"""Only the last row of each key is sent, and nothing else is lost. White box: the query for the
+last rows, besides writes.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Values and keys that only a DataFrame can hold: values without a Python object, session time
-zones, NaN and collated keys, altered tables.
+zones, NaN and collated keys, altered tables. White box: time zones and chunks without Spark,
+besides writes.
 """
 
 from __future__ import annotations

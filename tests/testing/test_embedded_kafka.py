@@ -1,5 +1,5 @@
-"""The embedded Kafka: starts as any user, stops like a crash, restarts on the same port and
-data.
+"""The embedded Kafka: starts as any user, stops like a crash, restarts on the same port and data.
+White box: the jars of its program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A server and its data do not outlive the process that started them, however that process ends."""
+"""A server and its data do not outlive the process that started them, however that process ends.
+White box: the guard process.
+"""
 
 from __future__ import annotations
 

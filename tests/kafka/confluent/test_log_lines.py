@@ -1,4 +1,4 @@
-"""The log lines of librdkafka while a broker is down."""
+"""The log lines of librdkafka while a broker is down. White box: the interval between log lines."""
 
 from __future__ import annotations
 

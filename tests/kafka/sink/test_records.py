@@ -1,4 +1,6 @@
-"""B-T40: keys, values, headers, times and partitions, as an independent consumer reads them."""
+"""B-T40: keys, values, headers, times and partitions, as an independent consumer reads them. White
+box: the encoding of items, and partitions by key.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The members of a group, and the division of the partitions among them.
+"""The members of a group, and the division of the partitions among them. White box: the pure part
+of the group.
 
 Proven here: consumer/C:N9.
 """

@@ -1,4 +1,6 @@
-"""Processes that share a stream: they join, leave, are killed, and stand by."""
+"""Processes that share a stream: they join, leave, are killed, and stand by. White box: the group's
+records on the server.
+"""
 
 from __future__ import annotations
 

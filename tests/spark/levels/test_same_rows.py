@@ -1,5 +1,5 @@
 """A repeated unit of a committed name must equal the committed one: same table, same keys, same
-rows.
+rows. White box: the content's hash, and a partition's task in this process.
 """
 
 from __future__ import annotations

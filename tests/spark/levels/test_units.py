@@ -1,4 +1,4 @@
-"""Buckets, units and their transactions, without Spark."""
+"""Buckets, units and their transactions, without Spark. White box: a unit's task on its worker."""
 
 from __future__ import annotations
 
