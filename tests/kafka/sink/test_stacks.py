@@ -1,5 +1,5 @@
 """`KafkaSink` as a dead-letter target, in combinators, and with an id that a broker has forgotten.
-White box: the producer's ids.
+White box: a sealed batch of the producer.
 """
 
 from __future__ import annotations

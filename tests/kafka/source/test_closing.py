@@ -1,5 +1,5 @@
 """Closing a source in any state: none of its tasks continues, and it can be opened again. White
-box: the sessions of the client.
+box: the client's options and session.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""A partition that was unreadable for a while and has no later records. White box: the session's
-positions.
-"""
+"""A partition that was unreadable for a while and has no later records. White box: the session."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Processes that share a stream: they join, leave, are killed, and stand by. White box: the group's
-records on the server.
-"""
+"""Processes that share a stream: they join, leave, are killed, and stand by. White box: the group's intervals."""
 
 from __future__ import annotations
 
