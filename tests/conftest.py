@@ -29,8 +29,15 @@ os.environ["no_proxy"] = os.environ["NO_PROXY"] = f"{_direct},{DIRECT}" if _dire
 settings.load_profile("few")
 
 SPARK = Path(__file__).parent / "spark"
-SHARING = ("tests/spark/", "tests/kafka/", "tests/http/test_elasticsearch")
-"""Files that begin so share a Spark session, two Kafka brokers, or an OpenSearch."""
+SHARING = {
+    "tests/spark/": "one Spark session",
+    "tests/kafka/": "two Kafka brokers",
+    "tests/conformance/test_http_sinks.py": "one OpenSearch",
+    "tests/examples/test_examples.py": "one OpenSearch",
+    "tests/http/test_elasticsearch": "one OpenSearch",
+    "tests/sinks/test_down_behind_a_proxy.py": "one OpenSearch",
+}
+"""By the beginning of a file's path, what it shares with others, in one process."""
 WITH_A_SPARK_OF_THEIR_OWN = {
     "tests/spark/kafka/test_windows.py",
     "tests/spark/source/test_connect.py",
@@ -60,7 +67,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
             file = super()._split_scope(nodeid)
             if file in WITH_A_SPARK_OF_THEIR_OWN:
                 return file
-            return next((start for start in SHARING if file.startswith(start)), file)
+            return next((name for start, name in SHARING.items() if file.startswith(start)), file)
 
     config.option.loadscopereorder = False
     return Shares(config, log)
