@@ -29,6 +29,15 @@ os.environ["no_proxy"] = os.environ["NO_PROXY"] = f"{_direct},{DIRECT}" if _dire
 settings.load_profile("few")
 
 SPARK = Path(__file__).parent / "spark"
+SHARING = {
+    "tests/spark/": "one Spark session",
+    "tests/kafka/": "two Kafka brokers",
+    "tests/conformance/test_http_sinks.py": "one OpenSearch",
+    "tests/examples/test_examples.py": "one OpenSearch",
+    "tests/http/test_elasticsearch": "one OpenSearch",
+    "tests/sinks/test_down_behind_a_proxy.py": "one OpenSearch",
+}
+"""By the beginning of a file's path, what it shares with others, in one process."""
 WITH_A_SPARK_OF_THEIR_OWN = {
     "tests/spark/kafka/test_windows.py",
     "tests/spark/source/test_connect.py",
@@ -37,7 +46,7 @@ WITH_A_SPARK_OF_THEIR_OWN = {
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    """Schedule file by file; files that share the Spark session stay together.
+    """Schedule file by file; files that share a server that starts slowly stay together.
 
     One process takes files from the end of their order, the others from its beginning. The last
     folders mostly wait for servers and the first ones mostly compute, so they run side by side, and
@@ -56,11 +65,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return (
-                "tests/spark"
-                if file.startswith("tests/spark/") and file not in WITH_A_SPARK_OF_THEIR_OWN
-                else file
-            )
+            if file in WITH_A_SPARK_OF_THEIR_OWN:
+                return file
+            return next((name for start, name in SHARING.items() if file.startswith(start)), file)
 
     config.option.loadscopereorder = False
     return Shares(config, log)

@@ -1,4 +1,6 @@
-"""The page of time limits says what the code does, and each of its clients has a test."""
+"""The page of time limits says what the code does, and each of its clients has a test. White box:
+the limits' constants in their modules.
+"""
 
 from __future__ import annotations
 

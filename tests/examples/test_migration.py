@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedPostgres
 
 STEPS = sorted(path.stem for path in (EXAMPLES / "migration").glob("step_*.py"))
-COUNT = 300
+COUNT = 100
 TABLES = (EXAMPLES / "migration" / "tables.sql").read_text()
 Requests = AsyncIterator[tuple[int, str | None]]
 

@@ -31,10 +31,11 @@ def test_each_message_is_in_the_source() -> None:
     assert len(messages) > 10
     texts: list[str] = []
     for path in Path(sluicegate.__file__).parent.rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and id(node) not in docstrings:
+        docstrings: set[int] = set()
+        for node in ast.walk(ast.parse(path.read_text())):  # parents first
+            if isinstance(node, ast.Expr):
+                docstrings.add(id(node.value))
+            elif isinstance(node, ast.Constant) and id(node) not in docstrings:
                 texts.append(str(node.value))
     every = re.sub(r"%[.\d]*[a-z]", "...", "\n".join(texts))
     parts = [(message, part) for message in messages for part in message.split("...")]

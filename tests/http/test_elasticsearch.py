@@ -239,6 +239,7 @@ async def test_a_body_too_large_for_the_server_is_cut(
         assert set(await there.sources()) == {item["id"] for item in items}
 
 
+@pytest.mark.long
 async def test_items_that_are_throttled_are_sent_again_and_no_others(
     narrow: EmbeddedOpenSearch, real_clock: LoopClock
 ) -> None:

@@ -1,5 +1,5 @@
 """Items as bulk lines: every operation, and faulty items, which are detected before the server
-would refuse the whole request.
+would refuse the whole request. White box: the reading of a bulk answer.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Cluster faults that a real server reports like document faults: no document is given up because
-of them. Also documents in the failure store of a data stream.
+of them. Also documents in the failure store of a data stream. White box: an error's text for logs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A missing, closed or blocked index is an outage whose error names the setting; a faulty document
-remains an item's fault.
+remains an item's fault. White box: an error's text for logs.
 """
 
 from __future__ import annotations

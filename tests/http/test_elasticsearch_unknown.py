@@ -118,35 +118,32 @@ VERSIONS: list[tuple[str, tuple[str, int], list[tuple[str, str, int, Outcome]]]]
 """The stored document and version, and items of an unknown attempt with their outcomes."""
 
 
-@pytest.mark.parametrize(
-    ("stored", "items"), [case[1:] for case in VERSIONS], ids=[c[0] for c in VERSIONS]
-)
 async def test_a_conflict_of_versions_is_a_duplicate_if_the_batch_holds_the_document(
-    embedded_opensearch: EmbeddedOpenSearch,
-    real_clock: LoopClock,
-    stored: tuple[str, int],
-    items: list[tuple[str, str, int, Outcome]],
+    embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
 ) -> None:
-    source, version = stored
+    """Each case in a document of its own."""
     async with (
         index(embedded_opensearch) as there,
         there.sink(
-            id=lambda _: "1",
+            id=lambda item: item[3],
             operation=lambda item: item[0],
             document=word,
             version=lambda item: item[2],
         ) as sink,
     ):
-        before = (
-            [("index", source, version)] if source else [("index", "x", 1), ("delete", "", version)]
-        )
-        assert await send(sink, RowBatch(before)) == {}
-        batch = batch_of([item[:3] for item in items], maybe=range(len(items)))
-        errors = await send(sink, batch)
-        assert outcomes(batch) == [item[3] for item in items]
-        kinds = {UNKNOWN: StoredRowDiffers, NEVER: KeyRepeated}
-        for at, error in errors.items():
-            assert type(error) is kinds[items[at][3]]
+        for name, (source, version), items in VERSIONS:
+            before = (
+                [("index", source, version, name)]
+                if source
+                else [("index", "x", 1, name), ("delete", "", version, name)]
+            )
+            assert await send(sink, RowBatch(before)) == {}
+            batch = batch_of([(*item[:3], name) for item in items], maybe=range(len(items)))
+            errors = await send(sink, batch)
+            assert outcomes(batch) == [item[3] for item in items], name
+            kinds = {UNKNOWN: StoredRowDiffers, NEVER: KeyRepeated}
+            for at, error in errors.items():
+                assert type(error) is kinds[items[at][3]], name
 
 
 async def test_a_document_that_cannot_be_compared_stays_unknown(

@@ -1,5 +1,5 @@
 """Items as bodies: the ceiling holds for any records, order is kept, and items that do not fit are
-refused alone.
+refused alone. White box: the encoding of items and the bodies of a request.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ JSON = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
 )
 
 

@@ -1,4 +1,6 @@
-"""The meaning of HTTP responses and of the clients' errors."""
+"""The meaning of HTTP responses and of the clients' errors. White box: an error by its status, and
+its text for logs.
+"""
 
 from __future__ import annotations
 

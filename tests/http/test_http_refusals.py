@@ -1,4 +1,6 @@
-"""Responses that refuse everything: an outage with the repair in its error, not an item's fault."""
+"""Responses that refuse everything: an outage with the repair in its error, not an item's fault.
+White box: a refusal by its status, and its text for logs.
+"""
 
 from __future__ import annotations
 

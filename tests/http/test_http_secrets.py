@@ -1,4 +1,6 @@
-"""A server that quotes the request: no message, repr or log line shows a secret in any form."""
+"""A server that quotes the request: no message, repr or log line shows a secret in any form. White
+box: the masks of secrets, and texts for logs.
+"""
 
 from __future__ import annotations
 

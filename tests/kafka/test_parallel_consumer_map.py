@@ -1,4 +1,5 @@
-"""The offset map of Confluent's parallel consumer, from bytes built by hand.
+"""The offset map of Confluent's parallel consumer, from bytes built by hand. White box: the two
+formats of the map.
 
 Planted faults, and the test that detects each:
 

@@ -257,13 +257,13 @@ def stack_of_servers() -> Iterator[ExitStack]:
         function,
         file,
         http,
-        elasticsearch,
-        nats,
         parquet,
         sql,
-        redis,
         udp,
-        clickhouse,
+        *(
+            pytest.param(case, marks=pytest.mark.long)
+            for case in (elasticsearch, nats, redis, clickhouse)
+        ),
     ],
     ids=lambda case: case.__name__,
 )

@@ -1,4 +1,4 @@
-"""Cutting a partition into chunks."""
+"""Cutting a partition into chunks. White box: the cuts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
+from tests.properties import examples  # noqa: E402
+
 from sluicegate.spark.task.chunks import Chunk, cut  # noqa: E402
 
 
@@ -40,7 +42,7 @@ def numbers(chunks: list[Chunk]) -> list[list[int]]:
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     max_rows=st.integers(1, 12),
 )
-@settings(max_examples=300, deadline=None)
+@examples(60, long=300)
 def test_every_row_once_in_order_and_no_key_in_two_chunks_at_a_time(
     keys: list[tuple[Any, int]], sizes: list[int], max_rows: int
 ) -> None:

@@ -1,4 +1,6 @@
-"""P-T11: the treatment of a key's later rows, across chunks, with any sink."""
+"""P-T11: the treatment of a key's later rows, across chunks, with any sink. White box: chunks
+without Spark, besides writes.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 import pyarrow as pa
+from tests.properties import examples
 from tests.spark.sql import query
 
 from sluicegate import (
@@ -98,9 +101,13 @@ def written(
 keyed_rows = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 5).map(lambda n: n == 0)), max_size=30
 ).map(lambda rows: sorted(rows, key=lambda row: row[0]))
+ACROSS_CHUNKS = [(0, False), (0, True), (0, False), (0, False), (0, False), (1, False)]
+"""A key that is stopped in one chunk and goes on in the next ones."""
 
 
-@settings(max_examples=150, deadline=None)
+@examples(50, long=150)
+@example(rows=ACROSS_CHUNKS, chunk_rows=2, safe=False, dead_letters=False, policy="stop")
+@example(rows=ACROSS_CHUNKS, chunk_rows=1, safe=True, dead_letters=True, policy="park")
 @given(
     rows=keyed_rows,
     chunk_rows=st.integers(1, 12),

@@ -1,4 +1,6 @@
-"""Only the last row of each key is sent, and nothing else is lost."""
+"""Only the last row of each key is sent, and nothing else is lost. White box: the query for the
+last rows, besides writes.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from tests.spark.sql import query
 
 from sluicegate import Batch, ConfigError, PermanentError, WriteResult
 from sluicegate.postgres import PostgresSink
-from sluicegate.spark import foreach_batch, write_dataframe
 from sluicegate.spark import latest as driver_latest
+from sluicegate.spark import write_dataframe
 from sluicegate.spark.latest import latest_rows
 
 if TYPE_CHECKING:
@@ -48,8 +50,8 @@ def sink(dsn: str, conflict_columns: Sequence[str] | None = None) -> PostgresSin
 
 
 def latest(spark: Any, rows: Sequence[tuple[Any, ...]], schema: str) -> list[tuple[Any, ...]]:
-    """The last rows of `id` by `at`, from three partitions."""
-    df = spark.createDataFrame(rows, schema).repartition(3)
+    """The last rows of `id` by `at`; neighbours come from two partitions."""
+    df = spark.createDataFrame([*rows[::2], *rows[1::2]], schema)
     return [tuple(row) for row in latest_rows(df, ("id",), ("at",)).collect()]
 
 
@@ -72,7 +74,7 @@ def test_rows_without_a_key_are_all_written(spark: Any, table: str) -> None:
     """The table keeps each of them; equal ones count separately."""
     nameless = [(None, 1.0, "a"), (None, 1.0, "a"), (None, 2.0, "b"), (None, None, None)]
     rows = [*nameless, (1, 1.0, "x"), (1, 2.0, "y"), (2, 1.0, "z")]
-    df = spark.createDataFrame(rows, "id long, at double, note string").repartition(3)
+    df = spark.createDataFrame(rows, "id long, at double, note string")
     report = write_dataframe(df, sink(table), **LATEST)
     assert (report.delivered, report.superseded) == (6, 1)
     found = query(table, "SELECT id, at, note FROM states")
@@ -99,7 +101,7 @@ def test_order_is_that_of_sorted_rows(spark: Any) -> None:
 
 def test_several_columns_order_the_rows_and_make_the_key(spark: Any) -> None:
     rows = [(1, "a", 1, 9), (1, "a", 2, 0), (1, "b", 1, 1), (1, None, 1, 1), (1, None, 2, 2)]
-    df = spark.createDataFrame(rows, "id int, part string, at int, more int").repartition(3)
+    df = spark.createDataFrame(rows, "id int, part string, at int, more int")
     found = latest_rows(df, ("id", "part"), ("at", "more")).collect()
     assert sorted((row.part or "", row.at, row.sluicegate_superseded) for row in found) == [
         ("", 1, 0),
@@ -109,12 +111,12 @@ def test_several_columns_order_the_rows_and_make_the_key(spark: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", ["int", "bigint", "string", "date", "boolean", "smallint"])
+@pytest.mark.parametrize("kind", ["int", "bigint", "string", "date"])
 def test_rows_without_a_key_are_kept_whatever_the_type_of_the_key(spark: Any, kind: str) -> None:
     """Each of them, besides the last row of the only key."""
-    key = {"date": "DATE'2026-01-01'", "boolean": "true"}.get(kind, f"cast(7 AS {kind})")
+    key = "DATE'2026-01-01'" if kind == "date" else f"cast(7 AS {kind})"
     rows = f"SELECT if(id < 3, NULL, {key}) AS id, id % 4 AS at, 'n' AS note FROM range(9)"
-    df = spark.sql(rows).repartition(3)
+    df = spark.sql(rows)
     found = latest_rows(df, ("id",), ("at",)).collect()
     assert sorted((row.id is None, row.at, row.sluicegate_superseded) for row in found) == [
         (False, 3, 5),
@@ -165,7 +167,7 @@ def test_a_repeated_write_sends_the_same_rows_even_where_several_are_last(
     spark: Any, table: str, delivery: Any
 ) -> None:
     """They are equal in their order but differ otherwise, and come from other partitions."""
-    rows = [(n % 50, 1.0, f"v{n}") for n in range(1_000)]
+    rows = [(n % 50, 1.0, f"v{n}") for n in range(200)]
     options: dict[str, Any] = {**LATEST, "delivery": delivery, "app_id": "states"}
     reports: list[SparkWriteReport] = []
     for version, partitions in ((1, 3), (1, 5), (2, 2)):
@@ -175,9 +177,9 @@ def test_a_repeated_write_sends_the_same_rows_even_where_several_are_last(
         found = sorted(query(table, "SELECT id, at, note FROM states"))
         assert len(found) == 50
     first, again, other = reports
-    assert (first.rows, first.superseded, first.skipped_units) == (50, 950, 0)
+    assert (first.rows, first.superseded, first.skipped_units) == (50, 150, 0)
     assert (again.rows, again.skipped_units) == (50, 1 if delivery == "atomic" else 2)
-    assert (other.rows, other.superseded) == (50, 950)
+    assert (other.rows, other.superseded) == (50, 150)
 
 
 def test_a_bad_last_row_is_a_dead_letter_and_no_earlier_one_takes_its_place(spark: Any) -> None:
@@ -218,10 +220,3 @@ def test_declared_conflict_columns_are_compared_before_opening(spark: Any) -> No
     closed = sink("postgresql://nowhere.invalid/db", conflict_columns=("id", "at"))
     with pytest.raises(ConfigError, match=r"whole key \(id, at\)"):
         write_dataframe(df, closed, check=False, **LATEST)
-
-
-def test_a_micro_batch_sends_last_rows_only(spark: Any, table: str) -> None:
-    write = foreach_batch(sink(table), app_id="q", **LATEST)
-    write(spark.sql("SELECT 7L AS id, cast(id AS double) AS at, 'n' AS note FROM range(9)"), 0)
-    assert (write.report.total.rows, write.report.total.superseded) == (1, 8)
-    assert query(table, "SELECT at FROM states WHERE id = 7") == [(8.0,)]

@@ -94,6 +94,7 @@ def test_order(
     assert [*tmp_path.glob("letters-*.jsonl")], "Spark's workers have another working directory"
 
 
+@pytest.mark.long
 def test_watch(
     spark: Any,
     runner: asyncio.Runner,
@@ -125,6 +126,7 @@ def test_pipeline(spark: Any, runner: asyncio.Runner, database: str, tmp_path: P
     assert len(query(database, "SELECT * FROM aircraft")) == 3
 
 
+@pytest.mark.long
 def test_windows(spark: Any, runner: asyncio.Runner, database: str, tmp_path: Path) -> None:
     session, windows = snippets("how-to/stream-from-kafka.md")
     session.run(runner, {})

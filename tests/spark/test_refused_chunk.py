@@ -1,5 +1,5 @@
 """A chunk whose destination refuses everything fails at once: Spark reports it, and an operator
-repairs it before the job runs again.
+repairs it before the job runs again. White box: a partition's task in this process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The effect of a failed transaction's error on the next attempt of its unit."""
+"""The effect of a failed transaction's error on the next attempt of its unit. White box: the retry
+policy of a unit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trial of a sink on the driver, which a stop request ends."""
+"""The trial of a sink on the driver, which a stop request ends. White box: the trial."""
 
 from __future__ import annotations
 

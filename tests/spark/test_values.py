@@ -1,5 +1,6 @@
 """Values and keys that only a DataFrame can hold: values without a Python object, session time
-zones, NaN and collated keys, altered tables.
+zones, NaN and collated keys, altered tables. White box: time zones and chunks without Spark,
+besides writes.
 """
 
 from __future__ import annotations
@@ -355,7 +356,9 @@ LEVELS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    "level", ["at_least_once", "bucket", pytest.param("atomic", marks=pytest.mark.long)]
+)
 def test_a_sink_that_a_worker_keeps_open_writes_into_the_table_as_it_is_now(
     spark: Any, embedded_postgres: Any, level: str
 ) -> None:

@@ -1,4 +1,4 @@
-"""The sinks that a worker process keeps open."""
+"""The sinks that a worker process keeps open. White box: the worker."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import tenacity
@@ -23,10 +23,7 @@ from sluicegate import (
 )
 from sluicegate.errors import NotPicklableError
 from sluicegate.postgres import PostgresSink
-from sluicegate.spark import DeadLettersError, SparkWriteReport, foreach_batch, write_dataframe
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from sluicegate.spark import DeadLettersError, write_dataframe
 
 
 @pytest.fixture
@@ -152,34 +149,6 @@ def test_a_sink_that_cannot_travel_is_told(spark: Any) -> None:
 
     with pytest.raises(NotPicklableError, match="must be sent to the executors"):
         write_dataframe(spark.range(1), write)
-
-
-def test_a_stream_is_written_by_micro_batches(spark: Any, table: str, tmp_path: Path) -> None:
-    """`foreach_batch`: every file of a folder is a micro-batch with its own report."""
-    for number in range(3):
-        (tmp_path / f"{number}.json").write_text(
-            "".join(f'{{"id": {number * 100 + row}, "name": "n"}}\n' for row in range(50))
-        )
-    reports: list[SparkWriteReport] = []
-    sink = PostgresSink(
-        table,
-        table="numbers",
-        columns=("id", "name"),
-        on_conflict="update",
-        conflict_columns=("id",),
-    )
-    rows = (
-        spark.readStream.schema("id long, name string")
-        .option("maxFilesPerTrigger", 1)
-        .json(str(tmp_path))
-    )
-    writing = rows.writeStream.foreachBatch(foreach_batch(sink, on_report=reports.append)).trigger(
-        availableNow=True
-    )
-    query_of_stream = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    assert query_of_stream.awaitTermination(120)
-    assert [report.delivered for report in reports] == [50, 50, 50]
-    assert query(table, "SELECT count(*), min(id), max(id) FROM numbers") == [(150, 0, 249)]
 
 
 def nobody_there(batch: Batch[Any]) -> None:

@@ -1,5 +1,5 @@
-"""The embedded Kafka: starts as any user, stops like a crash, restarts on the same port and
-data.
+"""The embedded Kafka: starts as any user, stops like a crash, restarts on the same port and data.
+White box: the jars of its program.
 """
 
 from __future__ import annotations
@@ -161,20 +161,6 @@ async def test_a_paused_server_goes_on_where_it_was(
         await flushing
 
 
-def test_starting_stopping_and_killing_twice_is_harmless(running: EmbeddedKafka) -> None:
-    pid = running.pid
-    running.start()
-    assert running.pid == pid
-    assert f"pid={pid}" in repr(running)
-    running.kill()
-    running.kill()
-    running.stop()
-    running.resume()
-    running.pause()
-    assert running.pid is None
-    assert not [each for each in psutil.process_iter() if each.pid == pid]
-
-
 @pytest.mark.long
 def test_a_start_compiles_no_program(running: EmbeddedKafka) -> None:
     arguments = psutil.Process(running.pid).cmdline()
@@ -229,3 +215,17 @@ def test_a_home_gives_the_jars(
     assert all(
         path.name.startswith("kafka-program-") for path in (tmp_path / "cache/sluicegate").iterdir()
     )
+
+
+def test_starting_stopping_and_killing_twice_is_harmless(running: EmbeddedKafka) -> None:
+    pid = running.pid
+    running.start()
+    assert running.pid == pid
+    assert f"pid={pid}" in repr(running)
+    running.kill()
+    running.kill()
+    running.stop()
+    running.resume()
+    running.pause()
+    assert running.pid is None
+    assert not [each for each in psutil.process_iter() if each.pid == pid]

@@ -1,5 +1,5 @@
 """The embedded NATS server: starts as any user, stops like a crash, restarts on the same port and
-data.
+data. White box: the folder of its data.
 """
 
 from __future__ import annotations

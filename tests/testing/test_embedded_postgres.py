@@ -67,7 +67,12 @@ async def test_a_wrong_password_is_refused(
 
 
 @pytest.mark.parametrize(
-    "way", ["kill", "the main process alone", "stop", "paused, kill", "paused, stop"]
+    "way",
+    [
+        "the main process alone",
+        "paused, stop",
+        *(pytest.param(way, marks=pytest.mark.long) for way in ("kill", "stop", "paused, kill")),
+    ],
 )
 async def test_committed_data_survives_and_the_port_stays(
     running: EmbeddedPostgres, real_clock: LoopClock, way: str
@@ -136,6 +141,7 @@ async def test_two_servers_at_once_have_settings_and_data_of_their_own(
     second.close()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as somebody else")
 async def test_it_starts_from_a_folder_that_others_may_not_enter(
     real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
@@ -145,12 +151,6 @@ async def test_it_starts_from_a_folder_that_others_may_not_enter(
         assert server._binaries.is_relative_to(server._folder.path)
         async with connected(server) as connection:
             assert await connection.fetchval("show server_version") == server.version
-
-
-def test_a_setting_that_the_server_refuses_is_told() -> None:
-    context = start_postgres({"no_such_setting": "1"})
-    with pytest.raises(EmbeddedUnavailable, match="no_such_setting"):
-        context.__enter__()
 
 
 def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""A server and its data do not outlive the process that started them, however that process ends."""
+"""A server and its data do not outlive the process that started them, however that process ends.
+White box: the guard process.
+"""
 
 from __future__ import annotations
 
@@ -144,9 +146,13 @@ def test_a_server_ends_with_the_process_that_started_it(
         assert not starter.folder.exists()
 
 
-def test_forked_children_neither_end_the_server_nor_keep_it() -> None:
-    """One has ended and closed its inherited descriptors; another outlives its parent."""
+def test_neither_forked_children_nor_signals_to_all_end_the_server_or_keep_it() -> None:
+    """One child has ended and closed its inherited descriptors; another outlives its parent. A
+    service manager sends signals to every process of a service.
+    """
     with started(FORKS) as starter:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            starter.guard.send_signal(number)
         assert starter.serves
         assert starter.folder.exists()
         starter.end(signal.SIGKILL)
@@ -154,37 +160,21 @@ def test_forked_children_neither_end_the_server_nor_keep_it() -> None:
         assert not starter.folder.exists()
 
 
-def test_signals_to_all_leave_the_guard_to_its_work() -> None:
-    """A service manager sends them to every process of a service; the starter survives them."""
-    with started(
-        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-        + SERVES.format(name="postgres", paused=False)
-    ) as starter:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            starter.guard.send_signal(number)
-        starter.end(signal.SIGKILL)
-        assert not starter.folder.exists()
-
-
-def test_a_server_that_is_closed_leaves_no_guard() -> None:
+def test_a_server_that_is_closed_leaves_neither_guard_nor_shared_memory() -> None:
+    """Files of /dev/shm would remain at each kill, so its memory is in its folder."""
     with embedded_postgres({"fsync": "off"}) as server:
         guard = server._folder.guard
         assert guard.poll() is None
-    assert guard.returncode is not None
-    assert not server._folder.path.exists()
-
-
-def test_the_shared_memory_of_a_server_goes_with_its_folder() -> None:
-    """Otherwise files of /dev/shm would remain at each kill."""
-    with embedded_postgres({"fsync": "off"}) as server:
         assert server.pid is not None
         mapped = [each.path for each in psutil.Process(server.pid).memory_maps()]
         assert [path for path in mapped if path.startswith(str(server._folder.path))]
         assert not [path for path in mapped if path.startswith("/dev/shm/")]
+    assert guard.returncode is not None
+    assert not server._folder.path.exists()
 
 
-def test_a_server_that_cannot_start_leaves_no_guard() -> None:
+def test_a_setting_that_the_server_refuses_is_told_and_leaves_no_guard() -> None:
     before = set(psutil.Process().children())
-    with pytest.raises(EmbeddedUnavailable):
+    with pytest.raises(EmbeddedUnavailable, match="no_such_setting"):
         embedded_postgres({"no_such_setting": "1"}).__enter__()
     assert set(psutil.Process().children()) <= before

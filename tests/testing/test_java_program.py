@@ -1,5 +1,5 @@
-"""The program of a Java server: compiled once per source and class path, or run by `java`
-directly.
+"""The program of a Java server: compiled once per source and class path, or run by `java` directly.
+White box: the compilation.
 """
 
 from __future__ import annotations

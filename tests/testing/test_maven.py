@@ -1,4 +1,6 @@
-"""Jars from Maven: a missing jar is reported, and no incomplete file stays."""
+"""Jars from Maven: a missing jar is reported, and no incomplete file stays. White box: the cache of
+jars.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The decision when time advances, as a pure function, and a model of timers compared with the real
-loop.
+loop. White box: the loop's decision.
 """
 
 from __future__ import annotations

@@ -217,24 +217,6 @@ class TestTrio:
         raise AssertionError("must not run")
 """
 
-FOREIGN = """
-import asyncio
-import pytest
-
-class Own(pytest.Function):
-    def runtest(self):
-        if self.name == "test_plain":
-            return
-        asyncio.run(self.obj(**{name: self.funcargs[name] for name in self._fixtureinfo.argnames}))
-
-def pytest_collection_modifyitems(items):
-    items[:] = [
-        Own.from_parent(item.parent, name=item.name, callobj=item.obj, fixtureinfo=item._fixtureinfo)
-        for item in items
-    ]
-"""
-
-
 ORDERS = (
     ("sluicegate.testing.plugin", "pytest_asyncio.plugin", "anyio.pytest_plugin"),
     ("anyio.pytest_plugin", "pytest_asyncio.plugin", "sluicegate.testing.plugin"),
@@ -361,11 +343,3 @@ def test_with_marks_of_pytest_asyncio_and_anyio(tmp_path: Path, plugins: tuple[s
         "TestTrio::test_trio": "FAILED",
     }
     assert "fake_clock runs on asyncio only, not on trio" in told
-
-
-def test_another_runner_is_no_silent_real_time(tmp_path: Path) -> None:
-    """An item that runs its own function bypasses all hooks."""
-    suite = "async def test_own(fake_clock): pass\ndef test_plain(fake_clock): pass\n"
-    told = run_pytest(tmp_path, ORDERS[0][:1], conftest=FOREIGN, test_suite=suite)
-    assert outcomes(told, "test_suite") == {"test_own": "FAILED", "test_plain": "PASSED"}, told
-    assert "another plugin ran it on its own loop, in real time" in told

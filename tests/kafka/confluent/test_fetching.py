@@ -1,5 +1,5 @@
 """The content of a fetch: shares of partitions, claims that are not requested, offsets out of
-range.
+range. White box: the reader of partitions and its maps of offsets.
 """
 
 from __future__ import annotations

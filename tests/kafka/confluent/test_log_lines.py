@@ -1,4 +1,4 @@
-"""The log lines of librdkafka while a broker is down."""
+"""The log lines of librdkafka while a broker is down. White box: one line per cause and interval."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ class TestKafkaSink(SinkConformance[dict[str, Any]]):
         return [each.item for each in await read(self.broker, self.topic)]
 
 
+@pytest.mark.long
 class TestKafkaSinkNotIdempotent(TestKafkaSink):
     """Without idempotence: the broker recognizes no repeated batch."""
 

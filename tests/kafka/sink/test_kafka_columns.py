@@ -1,4 +1,6 @@
-"""Which columns can be which parts of records, and when the rows of a key would be scattered."""
+"""Which columns can be which parts of records, and when the rows of a key would be scattered. White
+box: what a sink tells Spark about columns.
+"""
 
 from __future__ import annotations
 

@@ -264,7 +264,9 @@ def test_a_refusal_of_the_second_try_says_nothing_about_the_first(
     run(scenario())
 
 
-@pytest.mark.parametrize("code", [6, 7, 20, 56, -1])
+@pytest.mark.parametrize(
+    "code", [-1, *(pytest.param(each, marks=pytest.mark.long) for each in (6, 7, 20, 56))]
+)
 def test_an_error_after_the_records_were_stored_leads_to_no_second_copy(
     broker: EmbeddedKafka, code: int
 ) -> None:

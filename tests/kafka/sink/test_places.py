@@ -1,4 +1,6 @@
-"""The partitions of records are those that Kafka's own clients choose."""
+"""The partitions of records are those that Kafka's own clients choose. White box: the hash of keys
+and the choice of partitions.
+"""
 
 from __future__ import annotations
 

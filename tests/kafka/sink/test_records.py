@@ -1,4 +1,6 @@
-"""B-T40: keys, values, headers, times and partitions, as an independent consumer reads them."""
+"""B-T40: keys, values, headers, times and partitions, as an independent consumer reads them. White
+box: the encoding of items, and the waves of a batch with keys.
+"""
 
 from __future__ import annotations
 

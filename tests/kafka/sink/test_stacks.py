@@ -1,4 +1,6 @@
-"""`KafkaSink` as a dead-letter target, in combinators, and with an id that a broker has forgotten."""
+"""`KafkaSink` as a dead-letter target, in combinators, and with an id that a broker has forgotten.
+White box: a sealed batch of the producer.
+"""
 
 from __future__ import annotations
 

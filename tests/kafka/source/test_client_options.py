@@ -1,4 +1,4 @@
-"""Options of the client, as passed to aiokafka."""
+"""Options of the client, as passed to aiokafka. White box: the options as passed on."""
 
 from __future__ import annotations
 

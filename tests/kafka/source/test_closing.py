@@ -1,4 +1,6 @@
-"""Closing a source in any state: none of its tasks continues, and it can be opened again."""
+"""Closing a source in any state: none of its tasks continues, and it can be opened again. White
+box: the client's options and session.
+"""
 
 from __future__ import annotations
 

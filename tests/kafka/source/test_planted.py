@@ -1,5 +1,5 @@
 """Three guards of the source, each with the loss that it prevents; without the guard the loss
-occurs.
+occurs. White box: the guards that are removed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The stored positions and maps contain exactly what handlers have finished, according to the
-broker.
+broker. White box: the map of offsets beside a position.
 
 Planted faults, and the test that detects each:
 

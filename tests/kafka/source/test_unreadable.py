@@ -1,4 +1,4 @@
-"""A partition that was unreadable for a while and has no later records."""
+"""A partition that was unreadable for a while and has no later records. White box: the session."""
 
 from __future__ import annotations
 

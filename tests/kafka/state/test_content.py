@@ -1,4 +1,6 @@
-"""State topics that have lost or gained records: refused at the next claim or commit."""
+"""State topics that have lost or gained records: refused at the next claim or commit. White box:
+the run of an event, in which the topic changes.
+"""
 
 from __future__ import annotations
 

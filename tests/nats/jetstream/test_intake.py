@@ -1,4 +1,5 @@
-"""The messages that a partition has received, their delivery order, and their settlement.
+"""The messages that a partition has received, their delivery order, and their settlement. White
+box: the intake.
 
 Proven here: consumer/C:C7, consumer/C:N2.
 """

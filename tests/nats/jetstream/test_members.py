@@ -1,4 +1,4 @@
-"""The members of a group, and the division of the partitions among them.
+"""The members of a group, and the division of the partitions among them. White box: the group.
 
 Proven here: consumer/C:N9.
 """

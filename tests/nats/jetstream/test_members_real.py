@@ -1,4 +1,4 @@
-"""Processes that share a stream: they join, leave, are killed, and stand by."""
+"""Processes that share a stream: they join, leave, are killed, and stand by. White box: the group's intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requests of one partition, and the effect of server statuses on them.
+"""The requests of one partition, and the effect of server statuses on them. White box: the puller.
 
 Proven here: consumer/C:C7.
 """

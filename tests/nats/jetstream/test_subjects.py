@@ -1,4 +1,5 @@
-"""Keys of messages, and the transform that partitions a stream.
+"""Keys of messages, and the transform that partitions a stream. White box: the key's place in a
+subject.
 
 Proven here: consumer/C:N9.
 """

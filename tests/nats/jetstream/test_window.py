@@ -1,4 +1,4 @@
-"""The number of messages that a partition requests.
+"""The number of messages that a partition requests. White box: the puller's requests.
 
 Proven here: consumer/C:C7 (a request beyond what may be pending waits its whole time for nothing).
 """

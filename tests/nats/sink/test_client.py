@@ -1,4 +1,6 @@
-"""A connection to NATS: its events, its errors as text, and a bounded end."""
+"""A connection to NATS: its events, its errors as text, and a bounded end. White box: the
+connection below sinks and sources.
+"""
 
 from __future__ import annotations
 

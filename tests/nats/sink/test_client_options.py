@@ -1,4 +1,6 @@
-"""Options of a connection to NATS: checked at construction, and never displayed."""
+"""Options of a connection to NATS: checked at construction, and never displayed. White box: the
+checked options.
+"""
 
 from __future__ import annotations
 

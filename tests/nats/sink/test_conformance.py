@@ -38,6 +38,7 @@ class TestNatsSink(SinkConformance[dict[str, Any]]):
         return [each.item for each in await read(self.server, self.stream)]
 
 
+@pytest.mark.long
 class TestNatsSinkOneAtATime(TestNatsSink):
     """The narrowest window."""
 

@@ -1,4 +1,6 @@
-"""`delivery="atomic"` on a real Spark and a real PostgreSQL."""
+"""`delivery="atomic"` on a real Spark and a real PostgreSQL. White box: the stages, and runs of a
+job without Spark.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A standby that takes over between two buckets of a job and lacks the first."""
+"""A standby that takes over between two buckets of a job and lacks the first. White box: a
+partition's task in this process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guarantees that cannot be kept are refused on the driver."""
+"""Guarantees that cannot be kept are refused on the driver. White box: the choice of a level."""
 
 from __future__ import annotations
 

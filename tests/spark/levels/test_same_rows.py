@@ -1,5 +1,5 @@
 """A repeated unit of a committed name must equal the committed one: same table, same keys, same
-rows.
+rows. White box: the content's hash, and a partition's task in this process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sluicegate.errors import NonDeterministicReplay, UnitRefused
 from sluicegate.postgres import PostgresSink
 from sluicegate.sinks import Counts
 from sluicegate.spark import foreach_batch, write_dataframe
-from sluicegate.spark.content import Content
+from sluicegate.spark.content import CONTENT, Content
 from sluicegate.spark.description import description
 from sluicegate.spark.keys import describe_types, keyed, with_bucket
 from sluicegate.spark.levels import Units
@@ -196,10 +196,6 @@ def test_rows_that_differ_by_their_nulls_alone_are_others(spark: Any) -> None:
 
 def test_a_sum_of_doubles_added_up_in_another_order_is_the_same(spark: Any) -> None:
     """It differs in its last digits, as `sum` and `avg` over a shuffle do between runs."""
-    contents = [
-        Content.of(spark.createDataFrame([(value,)], "total double"), None, is_named=True)
-        .count()
-        .content
-        for value in (0.1 + 0.2, 0.3, 0.31)
-    ]
-    assert contents[0] == contents[1] != contents[2]
+    df = spark.createDataFrame([(0.1 + 0.2,), (0.3,), (0.31,)], "total double")
+    hashes = [row[CONTENT] for row in Content.of(df, None, is_named=True).beside(df).collect()]
+    assert hashes[0] == hashes[1] != hashes[2]

@@ -1,4 +1,4 @@
-"""Buckets, units and their transactions, without Spark."""
+"""Buckets, units and their transactions, without Spark. White box: a unit's task on its worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
@@ -118,7 +118,6 @@ def numbers(sink: MemorySink[Any]) -> list[int]:
     sizes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=8),
     at_once=st.integers(1, 9),
 )
-@settings(max_examples=200, deadline=None)
 def test_buckets_come_one_after_the_other_with_all_their_rows(
     sizes: list[tuple[int, int]], at_once: int
 ) -> None:

@@ -1,5 +1,5 @@
 """The page matches the code: every key with its type and whether it is required; every kind; every
-exit code.
+exit code. White box: the choices of a write, and the kinds of sinks.
 """
 
 from __future__ import annotations

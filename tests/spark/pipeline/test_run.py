@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sluicegate.spark import SparkWriteReport
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "pipelines" / "flights.toml"
-ROWS = 10_000
+ROWS = 2_000
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The options of `format("sluicegate")`, without Spark."""
+"""The options of `format("sluicegate")`, without Spark. White box: the reading of options."""
 
 from __future__ import annotations
 

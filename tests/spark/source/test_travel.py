@@ -1,4 +1,6 @@
-"""Errors for a sink that cannot be pickled, or cannot be unpickled on an executor."""
+"""Errors for a sink that cannot be pickled, or cannot be unpickled on an executor. White box: the
+sink's description.
+"""
 
 from __future__ import annotations
 
