@@ -1,5 +1,7 @@
 """Exceptions whose `str()` raises, and callbacks that raise a `BaseException`: neither stops a
 batcher.
+
+White box: how a function becomes a sink.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""An outage is visible: in the log, in `stats()`, to observers and in the metrics."""
+"""An outage is visible: in the log, in `stats()`, to observers and in the metrics.
+
+White box: the states of one destination, without a batcher.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The declarations of sources: every source has one, it matches the implementation, and the page
 shows it.
+
+White box: the comparison that the suite makes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The records repeated after a crash: exactly those unknown to the last commit."""
+"""The records repeated after a crash: exactly those unknown to the last commit.
+
+White box: the map beside a committed position is decoded.
+"""
 
 from __future__ import annotations
 

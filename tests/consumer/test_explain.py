@@ -1,4 +1,7 @@
-"""Each reason for which a consumer may stall is produced, and `explain` names it."""
+"""Each reason for which a consumer may stall is produced, and `explain` names it.
+
+White box: each reason and its remedy, as values.
+"""
 
 from __future__ import annotations
 

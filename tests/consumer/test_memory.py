@@ -1,4 +1,7 @@
-"""The memory source: the actions of tests on it, and their effect on its consumer."""
+"""The memory source: the actions of tests on it, and their effect on its consumer.
+
+White box: a host that records what the source says.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Observers of a consumer: their calls, their cost, and their isolation."""
+"""Observers of a consumer: their calls, their cost, and their isolation.
+
+White box: a handler that reports, without a consumer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a consumer is ready, and when it is alive."""
+"""When a consumer is ready, and when it is alive. White box: the heartbeat alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The memory of a consumer does not grow with the number of past keys and records."""
+"""The memory of a consumer does not grow with the number of past keys and records.
+
+White box: claims and maps of many records.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The snapshot of a consumer, and the use of a stored offset map."""
+"""The snapshot of a consumer, and the use of a stored offset map.
+
+White box: a tracker and a map without a source.
+"""
 
 from __future__ import annotations
 

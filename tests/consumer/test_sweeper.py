@@ -1,5 +1,7 @@
 """The supervision of running handlers: timeouts, deaf handlers, blocked loops, extended
 deadlines.
+
+White box: the clock of one handler.
 """
 
 from __future__ import annotations

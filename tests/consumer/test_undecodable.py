@@ -1,4 +1,7 @@
-"""O-T18: a record that its source could not decode is poison without a handler, in its place."""
+"""O-T18: a record that its source could not decode is poison without a handler, in its place.
+
+White box: a letter and its record.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Items that fail together share an exception object: it is judged once, with a result per item."""
+"""Items that fail together share an exception object: it is judged once, with a result per item.
+
+White box: the verdicts of a delivery.
+"""
 
 from __future__ import annotations
 

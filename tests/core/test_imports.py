@@ -1,4 +1,7 @@
-"""The modules that an import loads, by number, and the names loaded on first access."""
+"""The modules that an import loads, by number, and the names loaded on first access.
+
+White box: the mechanism of names that are loaded later.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Results that do not fit their batch: the outcome of each unsettled item is unknown, and none is
 resent automatically.
+
+White box: the origin of a batch.
 """
 
 from __future__ import annotations

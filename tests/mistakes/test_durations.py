@@ -2,6 +2,8 @@
 
 The durations are found by their annotation, or by a docstring that says seconds; a new one fails
 here until it is checked, or listed below with the reason why it is not.
+
+White box: the check that all durations share.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Correct code that looks like a mistake causes no message; and properties that messages must not
 break.
+
+White box: the checks of one item.
 """
 
 from __future__ import annotations

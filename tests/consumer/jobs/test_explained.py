@@ -1,4 +1,4 @@
-"""How `explain()` describes events that are completed later."""
+"""How `explain()` describes events that are completed later. White box: the reasons, as values."""
 
 from __future__ import annotations
 
