@@ -36,7 +36,7 @@ async def main(bootstrap: str) -> None:
     async with make_batcher(bootstrap) as batcher:
         receipts = [await batcher.submit(order) for order in ORDERS]
         for order, receipt in zip(ORDERS, receipts, strict=True):
-            outcome = await receipt.wait_settled()  # of every order, also of a dead letter
+            outcome = await receipt.settled()  # of every order, also of a dead letter
             print(order["customer"], order["amount"], outcome, receipt.detail)
     assert batcher.report is not None
     print(batcher.report.tally)

@@ -146,7 +146,7 @@ async def test_who_waits_for_a_group_is_told_once_all_of_it_has_ended(
     async with Batcher(sink, key=key_of, limits=limits(), clock=fake_clock) as batcher:
         receipts = await all_of(batcher, some("abcde"))
         await batcher.add_many(some("abcde", 1))
-        outcomes = [await receipt.wait_settled() for receipt in receipts]
+        outcomes = [await receipt.settled() for receipt in receipts]
         assert fake_clock.now() - began >= 10.0
         assert [*outcomes] == [Outcome.DELIVERED] * 5
     assert [keys for keys, _ in tried] == [list("abcde"), list("abde"), ["c"], ["c"]]

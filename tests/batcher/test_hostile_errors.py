@@ -274,7 +274,7 @@ async def test_what_a_failure_handler_raises_stops_the_batcher_and_reaches_nobod
     batcher = Batcher(write, limits=Limits(max_items=3), on_failure=handler)
     async with batcher:
         receipts = [await batcher.submit(item) for item in range(3)]
-        outcomes = [await receipt.wait_settled() for receipt in receipts]
+        outcomes = [await receipt.settled() for receipt in receipts]
         assert outcomes == [Outcome.REJECTED, Outcome.REJECTED, Outcome.DELIVERED]
         await fake_clock.advance(0.0)
         with pytest.raises(BatcherBroken):
@@ -312,7 +312,7 @@ async def test_what_an_observer_raises_reaches_nobody(
     async with batcher:
         receipts = [await batcher.submit(item) for item in range(9)]
         for receipt in receipts:
-            await receipt.wait_settled()
+            await receipt.settled()
     assert batcher.report is not None
     batcher.report.verify()
     assert batcher.report.tally.accepted == 9

@@ -195,7 +195,7 @@ class Story:
 
     async def outcome_of(self, receipt: Receipt) -> None:
         try:
-            await receipt.wait_settled()
+            await receipt.settled()
         except Fault as error:
             self.raised.append(error)
 

@@ -297,7 +297,7 @@ def test_threads_let_keys_go() -> None:
         setting.stack, key=key_of, limits=IN_THREADS, on_key_failure="park"
     ) as batcher:
         receipts = [batcher.submit(item) for item in some("a", 0, 3)]
-        assert receipts[0].wait_settled() is Outcome.DEAD_LETTERED
+        assert receipts[0].settled() is Outcome.DEAD_LETTERED
         batcher.flush()
         assert batcher.unpark("a") == 2
         assert receipts[2].result() is Outcome.DELIVERED
@@ -312,7 +312,7 @@ def test_threads_are_told_that_a_key_has_failed() -> None:
     with BlockingBatcher(
         setting.stack, key=key_of, limits=IN_THREADS, on_key_failure="fail"
     ) as batcher:
-        assert batcher.submit(Item("a", 0)).wait_settled() is Outcome.DEAD_LETTERED
+        assert batcher.submit(Item("a", 0)).settled() is Outcome.DEAD_LETTERED
         batcher.flush()
         with pytest.raises(KeyFailedError):
             batcher.add(Item("a", 1))

@@ -99,7 +99,7 @@ async def test_a_deaf_last_resort_does_not_hold_the_shutdown(fake_clock: FakeClo
         report = await batcher.shutdown(deadline=1.0)
         assert fake_clock.now() <= 1.0
         assert report.unsent == ("b", "c")
-        outcomes = [await receipt.wait_settled() for receipt in receipts]
+        outcomes = [await receipt.settled() for receipt in receipts]
         assert outcomes == [Outcome.UNKNOWN, Outcome.UNSENT, Outcome.UNSENT]
         await fake_clock.advance(200.0)
         assert rest.items == ["b"]

@@ -34,7 +34,7 @@ async def test_drop_newest_keeps_the_old(fake_clock: FakeClock) -> None:
         receipts = [await batcher.submit(i) for i in range(9)]
         assert not batcher.try_add(9)
         sink.gate.set()
-        outcomes = [await receipt.wait_settled() for receipt in receipts]
+        outcomes = [await receipt.settled() for receipt in receipts]
     assert sink.items == [0, 1, 2, 3, 4, 5]
     assert outcomes == [Outcome.DELIVERED] * 6 + [Outcome.DROPPED] * 3
     assert drops.items == [6, 7, 8, 9]
@@ -57,7 +57,7 @@ async def test_drop_oldest_keeps_the_new(fake_clock: FakeClock) -> None:
         assert batcher.try_add(8)
         await batcher.add_many([9, 10])
         sink.gate.set()
-        outcomes = [await receipt.wait_settled() for receipt in receipts]
+        outcomes = [await receipt.settled() for receipt in receipts]
     assert sink.items == [0, 1, 7, 8, 9, 10]
     assert drops.items == [2, 3, 4, 5, 6]
     assert outcomes == [Outcome.DELIVERED] * 2 + [Outcome.DROPPED] * 5 + [Outcome.DELIVERED]

@@ -117,7 +117,7 @@ async def test_receipts_of_items_that_were_never_sent_say_so(fake_clock: FakeClo
         receipts = [await batcher.submit(i) for i in range(3)]
         await fake_clock.run_until_idle()
         report = await batcher.shutdown(deadline=1.0)
-        ends = [await receipt.wait_settled() for receipt in receipts]
+        ends = [await receipt.settled() for receipt in receipts]
         assert ends == [Outcome.UNKNOWN, Outcome.UNSENT, Outcome.UNSENT]
         assert report.unsent == (1, 2)
         assert report.unknown == (0,)
@@ -175,7 +175,7 @@ async def _awaited(receipt: Receipt) -> Outcome:
 
 
 async def _result(receipt: Receipt) -> Outcome:
-    await receipt.wait_settled()
+    await receipt.settled()
     return receipt.result()
 
 
@@ -208,7 +208,7 @@ async def test_only_a_stored_item_returns(fake_clock: FakeClock, way: str, arran
                     returned: Outcome | ItemFailed = await WAYS[way](batcher, item)
                 else:
                     receipt = await batcher.submit(item)
-                    assert (await receipt.wait_settled()).value == item
+                    assert (await receipt.settled()).value == item
                     returned = await RECEIPTS[way](receipt)
             except ItemFailed as failed:
                 returned = failed
@@ -230,7 +230,7 @@ def test_only_a_stored_item_returns_in_threads(arranged: str) -> None:
                     returned = failed
                 table.judge(item, returned)
             receipt = batcher.submit(item)
-            assert receipt.wait_settled(60.0).value == item
+            assert receipt.settled(60.0).value == item
             try:
                 returned = receipt.result()
             except ItemFailed as failed:

@@ -214,7 +214,7 @@ def test_threads_and_a_ledger_full_of_held_items(overflow: Any) -> None:
         "overflow": overflow,
     }
     with BlockingBatcher(setting.stack, on_key_failure="pause", **options) as batcher:
-        assert batcher.submit(Item(A, 0)).wait_settled() is Outcome.DEAD_LETTERED
+        assert batcher.submit(Item(A, 0)).settled() is Outcome.DEAD_LETTERED
         batcher.flush()
         receipts = [batcher.submit(item) for item in some(A, 1, 11)]
         if overflow in {"block", "reject"}:

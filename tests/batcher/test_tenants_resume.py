@@ -21,7 +21,7 @@ def test_threads_let_a_tenants_key_go() -> None:
         setting.stack, key=key_of, tenant=tenant_of, limits=IN_THREADS, on_key_failure="park"
     ) as batcher:
         receipts = [batcher.submit(item) for item in some(A, 0, 3)]
-        assert receipts[0].wait_settled() is Outcome.DEAD_LETTERED
+        assert receipts[0].settled() is Outcome.DEAD_LETTERED
         assert batcher.deliver(Item(B, 0)) is Outcome.DELIVERED
         batcher.flush()
         assert batcher.stats().held_items == 2
@@ -37,7 +37,7 @@ def test_threads_are_told_that_a_tenants_key_has_failed() -> None:
     with BlockingBatcher(
         setting.stack, key=key_of, tenant=tenant_of, limits=IN_THREADS, on_key_failure="fail"
     ) as batcher:
-        assert batcher.submit(Item(A, 0)).wait_settled() is Outcome.DEAD_LETTERED
+        assert batcher.submit(Item(A, 0)).settled() is Outcome.DEAD_LETTERED
         batcher.flush()
         with pytest.raises(KeyFailedError, match="of tenant 'acme'"):
             batcher.add(Item(A, 1))

@@ -58,7 +58,7 @@ async def _through_deaths(words: Words) -> tuple[list[Outcome], list[tuple[str, 
             await asyncio.to_thread(program.kill)
             await asyncio.to_thread(program.start)
         await producing
-        outcomes = [await receipt.wait_settled() for receipt in receipts]
+        outcomes = [await receipt.settled() for receipt in receipts]
     return list(outcomes), await words.looked()
 
 

@@ -112,7 +112,7 @@ async def test_dead_letters_go_to_a_file(fake_clock: FakeClock, tmp_path: Path) 
     sink = stack(inner, DeadLetter(FileSink(tmp_path / "dead.jsonl")))
     async with Batcher(sink, limits=Limits(max_items=2)) as batcher:
         receipts = [await batcher.submit(number) for number in range(4)]
-        assert await receipts[1].wait_settled() is Outcome.DEAD_LETTERED
+        assert await receipts[1].settled() is Outcome.DEAD_LETTERED
         assert [record["item"] for record in lines(tmp_path / "dead.jsonl")] == [1]
     records = lines(tmp_path / "dead.jsonl")
     assert [(record["item"], record["message"], record["attempts"]) for record in records] == [

@@ -218,8 +218,8 @@ def fields(kind: ast.ClassDef) -> Iterator[tuple[str, str]]:
     """The annotated fields of a class, each with the name of its type, without parameters."""
     for node in kind.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            kind = node.annotation
-            yield node.target.id, dotted(kind.value if isinstance(kind, ast.Subscript) else kind)
+            of = node.annotation
+            yield node.target.id, dotted(of.value if isinstance(of, ast.Subscript) else of)
 
 
 def attributes(kind: ast.ClassDef) -> set[str]:

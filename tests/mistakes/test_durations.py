@@ -176,8 +176,8 @@ CALLS: dict[str, Callable[[int], Any]] = {
     "BlockingBatcher.deliver(timeout=)": lambda n: _blocking(lambda it: it.deliver(1, timeout=n)),
     "BlockingBatcher.flush(timeout=)": lambda n: _blocking(lambda it: it.flush(timeout=n)),
     "BlockingBatcher.shutdown(deadline=)": lambda n: _blocking(lambda it: it.shutdown(deadline=n)),
-    "BlockingReceipt.wait_settled(timeout=)": lambda n: _blocking(
-        lambda it: it.submit(1).wait_settled(timeout=n)
+    "BlockingReceipt.settled(timeout=)": lambda n: _blocking(
+        lambda it: it.submit(1).settled(timeout=n)
     ),
     "BlockingReceipt.result(timeout=)": lambda n: _blocking(
         lambda it: it.submit(1).result(timeout=n)

@@ -267,7 +267,7 @@ async def under_load(store: Store, trouble: Callable[[], None], **options: Any) 
                 await LOOP_CLOCK.sleep(0.01)
             await asyncio.to_thread(trouble)
         await producing
-        outcomes = [await receipt.wait_settled() for receipt in receipts]
+        outcomes = [await receipt.settled() for receipt in receipts]
     assert {*outcomes} <= {Outcome.DELIVERED, Outcome.DUPLICATE}
     return watched.unknown
 

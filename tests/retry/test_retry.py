@@ -147,7 +147,7 @@ async def test_an_answer_that_does_not_fit_is_never_sent_again(fake_clock: FakeC
 
     async with Batcher(stack(short, Retry())) as batcher:
         receipts = [await batcher.submit(i) for i in range(100)]
-        assert {await receipt.wait_settled() for receipt in receipts} == {Outcome.UNKNOWN}
+        assert {await receipt.settled() for receipt in receipts} == {Outcome.UNKNOWN}
     assert calls == [100]
     with pytest.raises(Exception, match="90 answers for a batch of 100") as caught:
         await receipts[0]
@@ -343,7 +343,7 @@ async def test_a_settled_item_is_never_sent_again_and_never_ends_unknown(
 
     async with Batcher(stack(write, *decorators())) as batcher:
         receipts = [await batcher.submit(i) for i in range(10)]
-        outcomes = [await receipt.wait_settled() for receipt in receipts]
+        outcomes = [await receipt.settled() for receipt in receipts]
     assert all(outcomes[i] is Outcome.DELIVERED and sent[i] == 1 for i in range(0, 10, 2))
     assert all(outcomes[i] is Outcome.UNKNOWN for i in range(1, 10, 2))
 
@@ -373,7 +373,7 @@ async def test_a_deaf_sink_behind_a_timeout_resolves_its_items_and_keeps_its_slo
         assert fake_clock.now() == pytest.approx(1.1)
         await asyncio.sleep(50.0)
         assert calls == 1
-        await receipts[1].wait_settled()
+        await receipts[1].settled()
 
 
 def test_unlisted_exceptions_ask_the_users_classifier_first() -> None:

@@ -181,7 +181,7 @@ async def test_a_deaf_branch(fake_clock: FakeClock) -> None:
         ]
         assert (len(deaf.calls), other.applied) == (1, ["a", "b"])
         assert second.outcome is None
-        await second.wait_settled()
+        await second.settled()
         assert fake_clock.now() == pytest.approx(20.0)
     assert deaf.applied == ["a", "b", "c"]
 

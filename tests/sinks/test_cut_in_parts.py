@@ -40,7 +40,7 @@ async def outcomes(sink: Sink[str], *, deadline: float | None = None) -> list[Ou
         if deadline is None:
             await batcher.flush()
         (await batcher.shutdown(deadline)).verify()
-    return [await receipt.wait_settled() for receipt in receipts]
+    return [await receipt.settled() for receipt in receipts]
 
 
 def refused() -> Any:

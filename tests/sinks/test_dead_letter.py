@@ -124,7 +124,7 @@ async def test_the_record_is_written_before_the_outcome_is_final(fake_clock: Fak
         await written.wait()
         assert (bad.outcome, good.outcome) == (None, Outcome.DELIVERED)
         release.set()
-        assert await bad.wait_settled() is Outcome.DEAD_LETTERED
+        assert await bad.settled() is Outcome.DEAD_LETTERED
 
 
 async def test_a_target_that_is_a_stack_or_the_same_sink(fake_clock: FakeClock) -> None:

@@ -287,7 +287,7 @@ async def test_an_outage_that_is_not_given_up_is_not_spilled(fake_clock: FakeClo
         async with Batcher(sink, limits=Limits(max_items=1, max_delay=0.0)) as batcher:
             receipt = await batcher.submit("a")
             await batcher.flush()
-        ends.append((await receipt.wait_settled()).value)
+        ends.append((await receipt.settled()).value)
     assert ends == ["delivered", "dead_lettered", "rejected"]
     assert len(letters.items) == 1
 
@@ -361,7 +361,7 @@ async def test_letters_of_a_real_destination_are_rows_of_a_real_table(
                 await batcher.flush()
             receipt = await batcher.submit((first, word))
             await batcher.flush()
-        assert (await receipt.wait_settled()).value == "dead_lettered"
+        assert (await receipt.settled()).value == "dead_lettered"
         rows = await store.con.fetch(f"SELECT * FROM {store.table}")
         assert [(row["item"], row["error_class"], row["maybe_delivered"]) for row in rows] == [
             (f'[{first},"{word}"]', error_class, maybe)

@@ -41,7 +41,7 @@ async def test_steps_are_taken_in_order_and_traced(fake_clock: FakeClock) -> Non
     sink: ScriptedSink[str] = ScriptedSink([fail(), slow(2.0), partial({0: PermanentError("bad")})])
     async with Batcher(sink, limits=Limits(max_items=1)) as batcher:
         receipts = [await batcher.submit(item) for item in "abcd"]
-        outcomes = [await receipt.wait_settled() for receipt in receipts]
+        outcomes = [await receipt.settled() for receipt in receipts]
     assert outcomes == [Outcome.REJECTED, Outcome.DELIVERED, Outcome.REJECTED, Outcome.DELIVERED]
     assert sink.applied == ["b", "d"]
     assert sink.trace == [

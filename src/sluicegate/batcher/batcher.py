@@ -341,7 +341,7 @@ class Batcher(Generic[T]):
         receipt = await self.submit(item, timeout=seconds)
         try:
             async with clock.timeout_at(ends):
-                await receipt.wait_settled()
+                await receipt.settled()
         except TimeoutError:
             if receipt.outcome is None:
                 raise DeliverTimeout(receipt, seconds) from None

@@ -74,7 +74,7 @@ class Receipt(ReceiptBase):
     """The receipt of `submit`: `await` it for the item's outcome.
 
     Awaiting returns a success (delivered, duplicate, spooled) or raises a new
-    `ItemFailed(outcome, cause)` each time, also for a dead-lettered item; `wait_settled` and
+    `ItemFailed(outcome, cause)` each time, also for a dead-lettered item; `settled` and
     `outcome` give every outcome. Any number of tasks may wait; cancelling one affects neither the
     others nor the item. A receipt that is never awaited is silent.
     """
@@ -84,10 +84,10 @@ class Receipt(ReceiptBase):
 
     def __await__(self) -> Generator[None, None, Outcome]:
         if self.outcome is None:
-            yield from self.wait_settled().__await__()
+            yield from self.settled().__await__()
         return self.result()
 
-    async def wait_settled(self) -> Outcome:
+    async def settled(self) -> Outcome:
         """Wait for the outcome and return it, failures included. Cancellation does not affect the
         item.
         """
@@ -133,11 +133,11 @@ class BlockingReceipt(ReceiptBase):
         """Block until the item has its outcome; return a success (delivered, duplicate, spooled),
         or raise a new `ItemFailed`, also for a dead-lettered item.
 
-        Waits and raises like `wait_settled`.
+        Waits and raises like `settled`.
         """
-        return self._success(self.wait_settled(timeout))
+        return self._success(self.settled(timeout))
 
-    def wait_settled(self, timeout: float | timedelta | None = None) -> Outcome:
+    def settled(self, timeout: float | timedelta | None = None) -> Outcome:
         """Block until the item has its outcome; return it, failures included.
 
         `timeout` in seconds (default: none) bounds the wait: the item is not affected by a
@@ -188,7 +188,7 @@ async def gather(receipts: Iterable[Receipt]) -> list[Outcome]:
     each = tuple(receipts)
     for receipt in each:
         if receipt.outcome is None:
-            await receipt.wait_settled()
+            await receipt.settled()
     return [receipt.result() for receipt in each]
 
 

@@ -217,7 +217,7 @@ class ForwardReceipt(Protocol):
         """Its outcome; `None` while the item is pending."""
         ...
 
-    async def wait_settled(self) -> Outcome:
+    async def settled(self) -> Outcome:
         """Wait for any outcome."""
         ...
 
@@ -332,7 +332,7 @@ class Arriving(Pending):
 
     async def _wait(self, context: EventContext) -> None:
         for _, receipt in self.items.sent:
-            await receipt.wait_settled()
+            await receipt.settled()
         context.job_complete(self._finalise)
 
     async def _finalise(self, context: EventContext) -> None:

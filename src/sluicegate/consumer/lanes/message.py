@@ -216,7 +216,7 @@ class ReplayOwner:
     def in_progress(self, message: Any) -> None:
         """Do nothing: a replayed message has no time limit."""
 
-    async def wait_settled(self) -> Result:
+    async def settled(self) -> Result:
         """Suspend until the message is settled."""
         self._later = asyncio.get_running_loop().create_future()
         return await self._later
@@ -238,7 +238,7 @@ async def handle_again(
     lane = alone(record) if lane_key is None else lane_key
     result = await handler(Message(lane, 0, record, claim, 0))
     if isinstance(result, Manual):
-        result = await owner.wait_settled()
+        result = await owner.settled()
     if (error := _error_of(result)) is not None:
         raise error
 

@@ -165,7 +165,7 @@ class Filling:
                 receipts.append(await batcher.submit(item(f"k{self.count % 20}", self.count)))
                 self.count += 1
                 await asyncio.sleep(0)
-            return {await receipt.wait_settled() for receipt in receipts}
+            return {await receipt.settled() for receipt in receipts}
 
     async def stopped(self) -> set[Outcome]:
         """Stop adding, wait for all items, and return their outcomes."""
