@@ -300,7 +300,8 @@ def test_a_classifier_needs_no_client() -> None:
     program = (
         "import sys\n"
         "for name in ('aiokafka', 'confluent_kafka', 'redis'): sys.modules[name] = None\n"
-        "from sluicegate.kafka import classify_kafka\nfrom sluicegate.redis import classify_redis\n"
+        "from sluicegate.kafka.errors import classify_kafka\n"
+        "from sluicegate.redis.refusals import classify_redis\n"
         "print(classify_kafka(ValueError('x')), classify_redis(ValueError('x')))\n"
     )
     done = subprocess.run(
