@@ -1,4 +1,7 @@
-"""`ClickHouseSink` with servers that are killed, stopped or full, and with missing permissions."""
+"""`ClickHouseSink` with servers that are killed, stopped or full, and with missing permissions.
+
+White box: errors are judged by the class that a retry would see.
+"""
 
 from __future__ import annotations
 

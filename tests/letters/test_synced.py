@@ -1,4 +1,7 @@
-"""Changes of letters and notes in a folder of objects survive a power failure."""
+"""Changes of letters and notes in a folder of objects survive a power failure.
+
+White box: the folder of the store, without letters.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`RedisSink` with lost replies, and with servers that are killed, frozen or refuse commands."""
+"""`RedisSink` with lost replies, and with servers that are killed, frozen or refuse commands.
+
+White box: sinks are opened and asked as the batcher does it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The states of the circuit alone: no clock, no tasks."""
+"""The states of the circuit alone: no clock, no tasks.
+
+White box: the state machine of the breaker.
+"""
 
 from __future__ import annotations
 

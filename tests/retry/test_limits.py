@@ -1,4 +1,7 @@
-"""The limits of a retry: its total time, and a shared budget."""
+"""The limits of a retry: its total time, and a shared budget.
+
+White box: errors are judged by the class that a retry would see.
+"""
 
 from __future__ import annotations
 

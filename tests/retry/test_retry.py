@@ -1,4 +1,7 @@
-"""Retry: which items are sent again, when, and with which outcome."""
+"""Retry: which items are sent again, when, and with which outcome.
+
+White box: errors are judged by the class that a retry would see.
+"""
 
 from __future__ import annotations
 

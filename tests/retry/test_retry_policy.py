@@ -1,4 +1,7 @@
-"""The errors that end the work, and the number of attempts."""
+"""The errors that end the work, and the number of attempts.
+
+White box: the loop of tries that is used outside of sinks.
+"""
 
 from __future__ import annotations
 

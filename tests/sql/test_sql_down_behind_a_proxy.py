@@ -2,6 +2,8 @@
 its class, whatever the driver raises.
 
 Judged by the rows that the database has, read without the proxy. Proven here: batcher/B38.
+
+White box: errors are judged by the class that a retry would see.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """`SqlSink` with a frozen server, and in processes that are killed.
 
+White box: a decorator that watches what the sink answers.
+
 Proven here: batcher/B38. `SLUICEGATE_KILLS=100 pytest -m soak tests/sql/test_sql_kills.py`
 kills 100 processes.
 """

@@ -1,4 +1,7 @@
-"""`SqlSink` with killed servers, lost responses and missing permissions."""
+"""`SqlSink` with killed servers, lost responses and missing permissions.
+
+White box: errors are judged by the class that a retry would see.
+"""
 
 from __future__ import annotations
 

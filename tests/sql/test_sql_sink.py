@@ -1,5 +1,7 @@
 """`SqlSink` on each database and driver: rows, conflicts, refusals.
 
+White box: errors are judged by the class that a retry would see.
+
 Proven here: batcher/B37, batcher/B38.
 """
 

@@ -1,6 +1,8 @@
 """Values that a driver or a database would change silently: each fails alone, or is stored as
 documented. Compared by the database's own SELECT.
 
+White box: errors are judged by the class that a retry would see.
+
 Proven here: batcher/B38.
 """
 

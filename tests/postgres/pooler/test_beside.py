@@ -1,5 +1,7 @@
 """Other users of PostgreSQL through a PgBouncer in transaction mode: transactions with their
 ledger, stages, and the store of dead letters.
+
+White box: an epoch is staged and published without Spark.
 """
 
 from __future__ import annotations

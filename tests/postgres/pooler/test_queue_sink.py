@@ -26,7 +26,7 @@ async def a_queue(server: EmbeddedPostgres, **options: Any) -> Log:
     return log
 
 
-@pytest.mark.parametrize("function", ["sha256", "blake3"])
+@pytest.mark.parametrize("function", ["sha256", pytest.param("blake3", marks=pytest.mark.long)])
 async def test_simultaneous_writes_share_the_servers_of_a_pooler(
     embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, real_clock: LoopClock, function: str
 ) -> None:

@@ -72,7 +72,7 @@ async def test_psycopg_prepares_no_statements(
     engine.dispose()
 
 
-@pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+@pytest.mark.parametrize("driver", ["asyncpg", pytest.param("psycopg", marks=pytest.mark.long)])
 async def test_statements_are_prepared_if_the_user_knows_that_the_mode_is_session(
     embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, driver: str
 ) -> None:

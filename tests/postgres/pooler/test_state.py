@@ -1,4 +1,7 @@
-"""State of partitions through a PgBouncer in transaction mode."""
+"""State of partitions through a PgBouncer in transaction mode.
+
+White box: the pages in which the state is read are made small.
+"""
 
 from __future__ import annotations
 

@@ -54,8 +54,15 @@ async def table(dsn: str) -> AsyncGenerator[Database]:
         yield db
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("size", [1, 20, 300, 12_000])
+@pytest.mark.parametrize(
+    ("mode", "size"),
+    [
+        *((mode, 300) for mode in MODES),
+        *((mode, 20) for mode in ("error", "update")),
+        ("error", 1),
+        *(pytest.param(mode, 12_000, marks=pytest.mark.long) for mode in MODES),
+    ],
+)
 async def test_exactly_the_poison_rows_are_dead_letters(
     embedded_postgres: EmbeddedPostgres,
     bouncer: PgBouncer,

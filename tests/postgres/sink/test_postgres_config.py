@@ -1,4 +1,7 @@
-"""`PostgresSink` and its classifier without a server."""
+"""`PostgresSink` and its classifier without a server.
+
+White box: rows, names and errors before they reach a connection.
+"""
 
 from __future__ import annotations
 

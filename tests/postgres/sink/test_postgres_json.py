@@ -1,4 +1,7 @@
-"""Objects in json and jsonb columns: encoded on every path into the table, bad ones fail alone."""
+"""Objects in json and jsonb columns: encoded on every path into the table, bad ones fail alone.
+
+White box: the text of an error in a log.
+"""
 
 from __future__ import annotations
 

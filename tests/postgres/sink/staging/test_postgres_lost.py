@@ -1,5 +1,7 @@
 """Rows that a real PostgreSQL loses between a task and the publication: nothing is published then,
 whatever was lost and why.
+
+White box: the steps of an epoch, with a crash or a change between any two.
 """
 
 from __future__ import annotations

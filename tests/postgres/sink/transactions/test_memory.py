@@ -1,4 +1,7 @@
-"""Properties of every transaction, tested with the destination in memory."""
+"""Properties of every transaction, tested with the destination in memory.
+
+White box: sinks are opened and asked as the batcher does it.
+"""
 
 from __future__ import annotations
 

@@ -58,8 +58,15 @@ async def test_left_by_an_exception_it_leaves_nothing(
         assert await db.rows() == words(2)
 
 
-@pytest.mark.parametrize("mode", ["error", "ignore", "update"])
-@pytest.mark.parametrize("options", [{}, {"staging_threshold": 1}, {"statement": "insert"}])
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("error", {}),
+        ("ignore", {"statement": "insert"}),
+        ("update", {"staging_threshold": 1}),
+        ("update", {}),
+    ],
+)
 async def test_bad_rows_are_refused_alone_in_every_write(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, options: dict[str, Any]
 ) -> None:

@@ -1,4 +1,7 @@
-"""Faults of transactions in PostgreSQL: broken connections, lost responses, cancellation, locks."""
+"""Faults of transactions in PostgreSQL: broken connections, lost responses, cancellation, locks.
+
+White box: sinks are opened and asked as the batcher does it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """A transaction that the server refuses ends at once with the required repair, without fault of an
 item.
+
+White box: sinks are opened and asked as the batcher does it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A batch in two open transactions: it belongs to the first one until that has ended."""
+"""A batch in two open transactions: it belongs to the first one until that has ended.
+
+White box: sinks are opened and asked as the batcher does it.
+"""
 
 from __future__ import annotations
 
