@@ -10,15 +10,8 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from sluicegate.consumer import (
-    Commits,
-    Consumer,
-    InFlight,
-    MemoryLog,
-    MemorySource,
-    Record,
-    TopicPartition,
-)
+from sluicegate import Consumer
+from sluicegate.consumer import Commits, InFlight, MemoryLog, MemorySource, Record, TopicPartition
 
 from .peers.task_recipe import consume, consume_alone
 from .stopwatch import Stopwatch, TimedTurn, Took

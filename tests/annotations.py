@@ -1,4 +1,5 @@
-"""The names in the annotations of public signatures, and those that are not public.
+"""The names in the annotations of public signatures, and those that are neither exported nor
+described in the reference.
 
 Annotations are text, and many of their names are imported for type checkers only; so each name is
 looked up in the source of the module that contains it, through its imports. An alias for values
@@ -17,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tests.surface import PUBLIC
+from tests.surface import PUBLIC, not_exported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,8 +74,10 @@ def _top_level(tree: ast.Module) -> Iterator[ast.stmt]:
 
 @cache
 def exported() -> frozenset[Place]:
-    """The defining places of all public names, and their public homes."""
-    found: set[Place] = set()
+    """The defining places of all public names, and their public homes; those of the types that
+    only the reference describes.
+    """
+    found = {Place(*each) for each in not_exported()}
     for path in PUBLIC:
         for name in getattr(importlib.import_module(path), "__all__", ()):
             found |= {Place(path, name), *_chain(Place(path, name))}
@@ -136,6 +139,10 @@ def signatures() -> Iterator[tuple[str, str, str]]:
                 yield from _of_class(where, thing)
             elif inspect.isfunction(thing):
                 yield from _of_function(where, thing)
+    for path, name in not_exported():
+        thing = getattr(importlib.import_module(path), name)
+        if isinstance(thing, type):
+            yield from _of_class(f"{path}.{name}", thing)
 
 
 def _of_class(where: str, kind: type) -> Iterator[tuple[str, str, str]]:

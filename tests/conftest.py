@@ -73,7 +73,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
             super()._assign_work_unit(node)
 
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
+            file: str = super()._split_scope(nodeid)
             if file in WITHOUT_THE_SPARK_SESSION:
                 return file
             return next((name for start, name in SHARING.items() if file.startswith(start)), file)

@@ -1,6 +1,9 @@
 """The public names of the package and their signatures as text, one line each, for comparison with
 the stored list.
 
+Last come the types that the reference describes and no package exports: programs receive their
+values, or pass a function or a protocol of their own.
+
 `python tests/surface.py` prints the list. `tests/surface.txt` contains the stored one.
 """
 
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,17 +20,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = Path(__file__).parents[1] / "src"
+PAGES = Path(__file__).parents[1] / "docs" / "reference" / "api"
 
 
 def public_packages() -> tuple[str, ...]:
-    """The packages that are the home of an exported name; programs import it from there.
+    """The packages and modules that are the home of a public name; programs import it from there.
 
     A package may also collect names of another home, such as `sluicegate.http`: that is how
     the code is divided.
     """
-    names = (
-        ".".join(path.parent.relative_to(SOURCE).parts) for path in SOURCE.rglob("__init__.py")
-    )
+    paths = [path.parent for path in SOURCE.rglob("__init__.py")]
+    paths += [path.with_suffix("") for path in SOURCE.glob("sluicegate/[!_]*.py")]
+    names = (".".join(path.relative_to(SOURCE).parts) for path in paths)
     return tuple(sorted(filter(_is_home, names)))
 
 
@@ -43,6 +48,23 @@ def _is_home(name: str) -> bool:
 
 
 PUBLIC = public_packages()
+
+
+def described() -> list[str]:
+    """The names on the pages of the reference."""
+    return [
+        name
+        for page in sorted(PAGES.glob("*.md"))
+        for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+
+
+def not_exported() -> Iterator[tuple[str, str]]:
+    """The module and the name of each described type that no package exports."""
+    for described_name in sorted(described()):
+        module, _, name = described_name.rpartition(".")
+        if module not in PUBLIC:
+            yield module, name
 
 
 def signature(thing: object) -> str:
@@ -94,6 +116,11 @@ def surface() -> list[str]:
             lines.append(f"{path}.{name}{signature(thing)}")
             if isinstance(thing, type):
                 lines += [f"{path}.{name}.{member}" for member in members(thing)]
+    for path, name in not_exported():
+        thing = getattr(importlib.import_module(path), name)
+        lines.append(f"{path}.{name}{signature(thing)}")
+        if isinstance(thing, type):
+            lines += [f"{path}.{name}.{member}" for member in members(thing)]
     return lines
 
 

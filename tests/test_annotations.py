@@ -1,4 +1,4 @@
-"""Every type in a public signature can be imported from a public package."""
+"""Every type in a public signature is exported, or described in the reference."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.annotations import hidden, signatures
 
 OURS = {
     r"sluicegate\.(consumer\.)?Message\.__init__": "messages are made by a consumer",
-    r"sluicegate\.batcher\.(Feed|Submission)\.__init__": "made by `Batcher.feed`",
-    r"sluicegate\.batcher\.Submission\.turn_away": "called by the feed",
-    r"sluicegate\.postgres\.\w+Admin\.__init__": "parts of a `QueueAdmin`",
+    r"sluicegate\.batcher\.feed\.(Feed|Submission)\.__init__": "made by `Batcher.feed`",
+    r"sluicegate\.batcher\.feed\.Submission\.turn_away": "called by the feed",
+    r"sluicegate\.postgres\.(\w+\.)*\w+Admin\.__init__": "parts of a `QueueAdmin`",
     r"sluicegate\.postgres\.StreamNotifier\.__init__": "made by `StreamLog`",
-    r"sluicegate\.consumer\.(Probes|probes|serve_probes)\b": "they take consumers and pipes",
-    r"sluicegate\.consumer\.(Partition)?Explanation\b": "its causes are read by their attributes",
-    r"sluicegate\.(consumer\.|testing\.)?Consumer(Harness)?\.(__init__|run_batch)\(options\)": "keywords that are shown one by one",
+    r"sluicegate\.consumer\.(probes|serve_probes|operating\.probes\.Probes\.__init__)\b": "they take consumers and pipes",
+    r"sluicegate\.consumer\.operating\.explain\.(Partition)?Explanation\b": "its causes are read by their attributes",
+    r"sluicegate\.(\w+\.)*(__init__|pipe|run_batch|transaction)\(options\)": "keywords that are shown one by one",
     r"sluicegate\.\w*Batch\.__init__\(delivery\)": "given by the batcher, and left out otherwise",
     r"sluicegate\.(\w*Batch\.(__init__\()?|WriteResult\.)lineage": "the origin of a batch is the batcher's own",
     r"sluicegate\.\w*Batch\.(child|fork)": "used as a context manager, by combinators",
@@ -25,7 +25,7 @@ OURS = {
     r"sluicegate\.postgres\.PostgresQueueSource\.move_to": "called by a flow",
     r"sluicegate\.consumer\.jobs\.EventContext\.__init__": "made by a consumer",
     r"sluicegate\.consumer\.jobs\.(ItemBatcher|JobScheduler)\.begin": "called by the consumer",
-    r"sluicegate\.consumer\.Probes\.__call__": "the interface of ASGI",
+    r"sluicegate\.consumer\.operating\.probes\.Probes\.__call__": "the interface of ASGI",
     r"sluicegate\.(postgres\.Postgres|sql\.SQLite)Effects\.(transaction|write)": "called by `flow.transaction`",
     r"sluicegate\.testing\.conformance\.SourceConformance\.\w+": "called by the suite's own tests",
     r"pyspark_sluicegate\.DefaultSource\.\w+": "called by Spark",
@@ -42,9 +42,9 @@ def found() -> list[tuple[str, str]]:
     ]
 
 
-def test_every_type_of_a_public_signature_is_public() -> None:
-    """If this fails, export the type from its natural package, and add a line to the API
-    reference.
+def test_every_type_of_a_public_signature_is_known() -> None:
+    """If this fails, add a line to the API reference; export the type from its natural package if
+    programs construct, subclass, catch or compare it.
     """
     assert [
         (where, name) for where, name in found() if not any(re.match(own, where) for own in OURS)

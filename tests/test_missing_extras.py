@@ -81,7 +81,6 @@ CALLS = {
     ),
     "sluicegate.postgres.PostgresAdvisoryLocks": (DSN, "asyncpg", "postgres"),
     "sluicegate.postgres.PostgresSubscriptions": (DSN, "asyncpg", "postgres"),
-    "sluicegate.spark.ForeachBatch": ("None, None", "pyspark", "spark"),
     "sluicegate.spark.Registration": ('"f", None', "pyspark", "spark"),
     "sluicegate.spark.connector_jars": ('"kafka"', "pyspark", "spark"),
     "sluicegate.spark.foreach_batch": ("None", "pyspark", "spark"),

@@ -17,7 +17,8 @@ from ..stopwatch import Stopwatch, Took
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 
-    from sluicegate.consumer import Message, Record, SourceRecord
+    from sluicegate import Message
+    from sluicegate.consumer import Record, SourceRecord
 
     from ..harness import Turn
 

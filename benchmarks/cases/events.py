@@ -9,8 +9,8 @@ import tracemalloc
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from sluicegate import Batcher, Limits, flow
-from sluicegate.consumer import Commits, Consumer, InFlight, MemoryLog
+from sluicegate import Batcher, Consumer, Limits, flow
+from sluicegate.consumer import Commits, InFlight, MemoryLog
 from sluicegate.consumer.jobs import BatchItems, ItemBatcher, JobScheduler
 
 from ..consuming import CONCURRENCY, FETCH, KEYS, RECIPE, check, nothing, recipe, records, source_of

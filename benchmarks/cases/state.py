@@ -9,7 +9,8 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
-from sluicegate.consumer import Commits, Consumer, InFlight, MemoryLog
+from sluicegate import Consumer
+from sluicegate.consumer import Commits, InFlight, MemoryLog
 from sluicegate.consumer.jobs import MemoryState
 from sluicegate.kafka import KafkaState
 from sluicegate.postgres import PostgresState
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sluicegate.consumer import Record
-    from sluicegate.consumer.jobs import EventContext, StateBackend
+    from sluicegate.consumer.jobs import EventContext
+    from sluicegate.consumer.jobs.state import StateBackend
 
 MEMORY, POSTGRES, KAFKA = "MemoryState", "PostgresState", "KafkaState"
 BY_HAND = f"a dict, a transaction for {EVERY:,} events"

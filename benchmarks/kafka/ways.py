@@ -13,7 +13,8 @@ import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from sluicegate.consumer import Commits, Consumer, InFlight
+from sluicegate import Consumer
+from sluicegate.consumer import Commits, InFlight
 from sluicegate.kafka import KafkaSource
 
 from ..peers.task_recipe import Host

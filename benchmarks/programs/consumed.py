@@ -14,10 +14,11 @@ import sys
 import tracemalloc
 from typing import TYPE_CHECKING
 
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Record, TopicPartition
+from sluicegate import Consumer
+from sluicegate.consumer import MemoryLog, MemorySource, Record, TopicPartition
 
 if TYPE_CHECKING:
-    from sluicegate.consumer import Message
+    from sluicegate import Message
 
 WARM, MEASURED = TopicPartition("warm", 0), TopicPartition("measured", 0)
 WARM_RECORDS = 1_000

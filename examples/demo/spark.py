@@ -21,16 +21,9 @@ from typing import TYPE_CHECKING
 import asyncpg
 import psutil
 
+from sluicegate.spark import Pipeline
 from sluicegate.spark.java import cancel, has_java
-from sluicegate.spark.pipeline import (
-    Destination,
-    Layer,
-    Pipeline,
-    Source,
-    SparkSettings,
-    Step,
-    Write,
-)
+from sluicegate.spark.pipeline import Destination, Layer, Source, SparkSettings, Step, Write
 
 from .flights import FlightFile
 from .proof import CONNECT_SECONDS, Finding

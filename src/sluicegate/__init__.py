@@ -32,49 +32,62 @@ from ._core.send import send
 from ._core.sink import Capabilities, Sink, WriteResult
 from ._core.stacking import stack
 
+if TYPE_CHECKING:  # these parts are loaded on their first use
+    from . import batcher as batcher
+    from . import consumer as consumer
+    from . import retry as retry
+    from . import sinks as sinks
+    from . import telemetry as telemetry
+
 if TYPE_CHECKING:
+    from ._core.retry_policy import Backoff, RetryPolicy
     from ._core.transaction import transaction
-    from .batcher import Batcher, BlockingBatcher, Limits, Receipt, gather
-    from .consumer import Ack, Consumer, Message, Nak, RetryPolicy, Terminate, ToDeadLetter
-    from .retry import Backoff, CircuitBreaker, Retry
-    from .sinks import DeadLetter, FanOut, Timeout
+    from .batcher.batcher import Batcher
+    from .batcher.blocking import BlockingBatcher
+    from .batcher.limits import Limits
+    from .batcher.receipt import Receipt, gather
+    from .consumer.consumer import Consumer
+    from .consumer.handling.results import Ack, Nak, Terminate, ToDeadLetter
+    from .consumer.lanes.message import Message
+    from .retry.breaker import CircuitBreaker
+    from .retry.retry import Retry
+    from .sinks.dead_letter import DeadLetter
+    from .sinks.fan_out import FanOut
+    from .sinks.timeout import Timeout
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
+            "_core.retry_policy": ["Backoff", "RetryPolicy"],
             "_core.transaction": ["transaction"],
-            "batcher": ["Batcher", "BlockingBatcher", "Limits", "Receipt", "gather"],
-            "consumer": [
-                "Ack",
-                "Consumer",
-                "Message",
-                "Nak",
-                "RetryPolicy",
-                "Terminate",
-                "ToDeadLetter",
-            ],
-            "retry": ["Backoff", "CircuitBreaker", "Retry"],
-            "sinks": ["DeadLetter", "FanOut", "Timeout"],
+            "batcher": [],
+            "batcher.batcher": ["Batcher"],
+            "batcher.blocking": ["BlockingBatcher"],
+            "batcher.limits": ["Limits"],
+            "batcher.receipt": ["Receipt", "gather"],
+            "consumer": [],
+            "consumer.consumer": ["Consumer"],
+            "consumer.handling.results": ["Ack", "Nak", "Terminate", "ToDeadLetter"],
+            "consumer.lanes.message": ["Message"],
+            "retry": [],
+            "retry.breaker": ["CircuitBreaker"],
+            "retry.retry": ["Retry"],
+            "sinks": [],
+            "sinks.dead_letter": ["DeadLetter"],
+            "sinks.fan_out": ["FanOut"],
+            "sinks.timeout": ["Timeout"],
             "telemetry": [],
         },
         elsewhere={
             "batcher": [
                 "Adaptive",
-                "BlockingReceipt",
                 "Clock",
-                "DestinationStats",
-                "ErrorStats",
-                "FlushReport",
                 "LoopClock",
                 "NoFeedback",
                 "Reason",
                 "ShutdownReport",
-                "Stats",
                 "Tally",
-                "TenantStats",
                 "Tenants",
-                "TimeSpent",
-                "TimerHandle",
             ],
             "clickhouse": ["ClickHouseSink"],
             "consumer": [
@@ -137,10 +150,9 @@ else:
                 "PostgresStreamSource",
             ],
             "redis": ["RedisSink"],
-            "retry": ["CircuitState", "Classifier", "RetryBudget"],
+            "retry": ["CircuitState", "RetryBudget"],
             "sinks": [
                 "Combine",
-                "Committed",
                 "Counts",
                 "DeadLetterRecord",
                 "Decorator",
@@ -149,8 +161,6 @@ else:
                 "Openable",
                 "RateLimit",
                 "Router",
-                "SinkFunction",
-                "SinkLike",
                 "Split",
                 "Transaction",
                 "TransactionalSink",

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from sluicegate import Batch
-    from sluicegate.batcher import Feed
+    from sluicegate.batcher.feed import Feed
     from sluicegate.testing import FakeClock
 
 HELD = (Outcome.UNKNOWN, Outcome.REJECTED)

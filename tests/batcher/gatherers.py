@@ -22,8 +22,8 @@ from sluicegate.testing import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from sluicegate.batcher import Resolvable
     from sluicegate.batcher.gathering.pack import Leftover
+    from sluicegate.batcher.receipt import Resolvable
 
 T = TypeVar("T")
 

@@ -1,5 +1,7 @@
 """Adaptive control without a clock: the batch size, the workers, and attempts that change
 neither.
+
+White box: the control itself, attempt by attempt.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@ at a time.
 
 By Little's law, as many writes as servers use the full capacity, and each further one only waits.
 The control sees only round trips, and must settle near that number for every seed.
+
+White box: the control of workers without a batcher.
 """
 
 from __future__ import annotations

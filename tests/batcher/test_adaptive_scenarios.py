@@ -14,7 +14,8 @@ from tests.examples.example import DOCS, load, printed_on
 
 from sluicegate import Limits
 from sluicegate.batcher import Adaptive
-from sluicegate.testing import Destination, Sample, Scenario, simulate
+from sluicegate.testing import Destination, Scenario, simulate
+from sluicegate.testing.load import Sample
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,5 +1,7 @@
 """Adding from threads to a `BlockingBatcher`: its inbox, the written batches, and receipts. Gates
 are opened by the test, so nothing depends on how threads are scheduled.
+
+White box: the steps of the inbox, which no caller sees.
 """
 
 from __future__ import annotations

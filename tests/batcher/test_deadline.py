@@ -1,5 +1,7 @@
 """A shutdown uses its deadline: attempts continue while there is time, and the verdicts come at its
 end.
+
+White box: the arithmetic of the last attempt.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Exceptions whose `str()` raises, and callbacks that raise a `BaseException`: neither stops a
 batcher.
+
+White box: how a function becomes a sink.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from sluicegate import (
+    Backoff,
     Batch,
     Batcher,
     ItemFailed,
@@ -19,13 +22,13 @@ from sluicegate import (
     Observer,
     Outcome,
     PermanentError,
+    Retry,
     WriteResult,
     stack,
 )
 from sluicegate._core.stacking import as_sink
 from sluicegate.batcher import log
 from sluicegate.errors import BatcherBroken, ItemFunctionError
-from sluicegate.retry import Backoff, Retry
 from sluicegate.sinks import Combine, Split
 from sluicegate.testing import FakeClock, ScriptedSink, fail
 

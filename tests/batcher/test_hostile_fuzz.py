@@ -16,6 +16,7 @@ import pytest
 from tests.seeds import run_by
 
 from sluicegate import (
+    Backoff,
     Batch,
     Batcher,
     Capabilities,
@@ -35,7 +36,6 @@ from sluicegate import (
     stack,
 )
 from sluicegate.errors import ResultMismatch
-from sluicegate.retry import Backoff
 from sluicegate.sinks import Isolate, MemorySink, Split
 from sluicegate.testing import FakeClock
 

@@ -1,5 +1,7 @@
 """Keys and tenants with their own hash or equality: refused by `add` or kept apart, without effect
 on other items.
+
+White box: the identity and the text of a key.
 """
 
 from __future__ import annotations

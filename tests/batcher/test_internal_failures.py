@@ -18,6 +18,7 @@ import pytest
 
 import sluicegate
 from sluicegate import (
+    Backoff,
     Batch,
     Batcher,
     BlockingBatcher,
@@ -34,7 +35,6 @@ from sluicegate.batcher.inbox import InboxBatcher
 from sluicegate.batcher.ledger import Ledger
 from sluicegate.batcher.setup import checked_setup
 from sluicegate.errors import BatcherBroken
-from sluicegate.retry import Backoff
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ class Tracer:
 
 
 PURE = ("Agenda.", "Countdown.", "Ledger.", "Parking.", "Waiter.", "own_context")
-"""Parts that cannot fail by themselves: sums and queues, without a call of a program's code."""
+"""Sums and queues that call no code of a program, so only the interpreter makes them fail: that is
+not covered, and a `MemoryError` at the start of `Waiter.grant` would leave its producer waiting.
+"""
 _names: dict[CodeType, str] = {}
 
 

@@ -1,4 +1,7 @@
-"""Order per key: the memory of active and past keys, and the work for each item of a hot key."""
+"""Order per key: the memory of active and past keys, and the work for each item of a hot key.
+
+White box: items are counted where they are looked at.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from sluicegate import Batcher, DeadLetter, Limits, PermanentError, Receipt, sta
 from sluicegate.batcher import Reason
 from sluicegate.batcher.gathering.pack import AddGroup
 from sluicegate.errors import ItemFunctionError, KeyFailedError
-from sluicegate.testing import FakeSink, fail
+from sluicegate.testing import FakeSink, ScriptedSink, fail
 
 if TYPE_CHECKING:
     from sluicegate.batcher.gathering.pack import Sealed
@@ -119,7 +119,7 @@ async def test_a_group_with_an_item_of_a_failed_key_is_refused_as_a_whole(
     fake_clock: FakeClock,
 ) -> None:
     """None of its items is accepted."""
-    sink: FakeSink[int] = FakeSink([fail()])
+    sink: ScriptedSink[int] = ScriptedSink([fail()])
     async with Batcher(
         sink, key=lambda item: item % 3, on_key_failure="fail", clock=fake_clock
     ) as batcher:
@@ -154,7 +154,7 @@ async def test_a_group_fills_the_lane_of_a_parked_key_up_to_its_bound(
 ) -> None:
     """The excess goes to the dead letters, oldest first."""
     letters: FakeSink[Any] = FakeSink()
-    sink: FakeSink[Row] = FakeSink([fail(PermanentError("no"))])
+    sink: ScriptedSink[Row] = ScriptedSink([fail(PermanentError("no"))])
     async with Batcher(
         stack(sink, DeadLetter(letters)),
         key=lambda row: row[0],

@@ -13,6 +13,7 @@ from tests.seeds import run_by
 
 from sluicegate import (
     AddTimeout,
+    Backoff,
     Batcher,
     ClosedError,
     DeadLetter,
@@ -30,7 +31,6 @@ from sluicegate import (
 )
 from sluicegate.batcher import Tenants
 from sluicegate.errors import KeyFailedError
-from sluicegate.retry import Backoff
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from keyed_help import Destination, Gate, Item, items, key_of, limits, on_virtual_time
 
-from sluicegate import Batcher, FanOut, Outcome, Retry, TransientError, WriteResult, stack
-from sluicegate.retry import Backoff
+from sluicegate import Backoff, Batcher, FanOut, Outcome, Retry, TransientError, WriteResult, stack
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

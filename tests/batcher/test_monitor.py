@@ -1,4 +1,7 @@
-"""An outage is visible: in the log, in `stats()`, to observers and in the metrics."""
+"""An outage is visible: in the log, in `stats()`, to observers and in the metrics.
+
+White box: the states of one destination, without a batcher.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.delivery.host import Condition, DestinationState
-from sluicegate.batcher import DestinationStats
 from sluicegate.batcher.monitor import EVERY, Conditions
+from sluicegate.batcher.report import DestinationStats
 from sluicegate.telemetry import PrometheusObserver
 from sluicegate.testing import ScriptedSink, fail, ok
 

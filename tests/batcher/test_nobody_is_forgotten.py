@@ -9,9 +9,18 @@ import asyncio
 import pytest
 
 from helpers import Deaf, Gated, Recording
-from sluicegate import Batch, Batcher, Limits, Outcome, PermanentError, Retry, TransientError, stack
+from sluicegate import (
+    Backoff,
+    Batch,
+    Batcher,
+    Limits,
+    Outcome,
+    PermanentError,
+    Retry,
+    TransientError,
+    stack,
+)
 from sluicegate.errors import BatcherBroken
-from sluicegate.retry import Backoff
 from sluicegate.testing import FakeClock, ScriptedSink, fail, hang
 
 SINGLES = Limits(max_items=1, workers=2, max_pending_items=10)

@@ -1,5 +1,7 @@
 """A batcher belongs to the event loop on which it is open: calls from other threads and loops are
 refused.
+
+White box: the cheap look at the running loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The deciding classes, without loop, clock or I/O."""
+"""The deciding classes, without loop, clock or I/O. White box: these classes alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A batch that returns from a backoff gets a free slot before fresh batches."""
+"""A batch that returns from a backoff gets a free slot before fresh batches.
+
+White box: a signal of the clock ends a backoff.
+"""
 
 from __future__ import annotations
 

@@ -8,10 +8,9 @@ import pytest
 from keyed_help import Destination, Gate, Item, Lane, Setting, on_virtual_time, some
 from tenant_keys_help import A, B, let_go, tenanted, tenants_inside
 
-from sluicegate import ItemFailed, Outcome, Retry, TransientError, WriteResult, stack
+from sluicegate import Backoff, ItemFailed, Outcome, Retry, TransientError, WriteResult, stack
 from sluicegate.batcher import Tenants
 from sluicegate.errors import KeyFailedError
-from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
     from sluicegate import Batch

@@ -12,14 +12,15 @@ from gatherers import OfTenants, gathering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sluicegate import Limits
 from sluicegate._core.order.keys import identity
-from sluicegate.batcher import Limits, Reason
+from sluicegate.batcher import Reason
 from sluicegate.batcher.gathering.gatherer import Gathering, Holding, Shape
 from sluicegate.batcher.gathering.pack import AddGroup, Pack, Sealed
 from sluicegate.batcher.gathering.tenant_queue import TenantKey, TenantQueue
 from sluicegate.batcher.gathering.tenants import TenantGatherer
-from sluicegate.batcher.intake import tenant_reservations
 from sluicegate.batcher.ledger import Ledger
+from sluicegate.batcher.reservations import tenant_reservations
 
 Item = tuple[str, int]
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.chaos.storm import KEYS, Row, Storm
 
-from sluicegate import CircuitBreaker, DeadLetter, FanOut, Retry, Sink, Timeout, stack
-from sluicegate.retry import Backoff
+from sluicegate import Backoff, CircuitBreaker, DeadLetter, FanOut, Retry, Sink, Timeout, stack
 from sluicegate.sinks import Combine, Isolate, RateLimit, Router, Split
 
 if TYPE_CHECKING:

@@ -11,15 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.cli.dlq_help import Cli, keep_in_file, module, process, record
 
-from sluicegate.consumer import (
-    Consumer,
-    MemoryLog,
-    MemorySource,
-    Message,
-    Poison,
-    Record,
-    Terminate,
-)
+from sluicegate import Consumer, Message, Terminate
+from sluicegate.consumer import MemoryLog, MemorySource, Poison, Record
 from sluicegate.files import FileSink
 from sluicegate.letters.items import item_of_record
 

@@ -1,5 +1,7 @@
 """Malicious letters: their output on a terminal, and the damage they may cause. Also a DSN that
 must not be shown.
+
+White box: the text of a value for a terminal.
 """
 
 from __future__ import annotations
@@ -149,8 +151,14 @@ BAD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("zstd", [False, True])
+@pytest.mark.parametrize(
+    ("name", "zstd"),
+    [
+        pytest.param(name, zstd, marks=pytest.mark.long if zstd and number % 6 else ())
+        for number, name in enumerate(BAD)
+        for zstd in (False, True)
+    ],
+)
 def test_a_bad_record_is_told_by_its_line_and_stops_nothing(
     cli: Cli, tmp_path: Path, name: str, *, zstd: bool
 ) -> None:
@@ -257,17 +265,23 @@ DSNS = [
 ]
 
 
-@pytest.mark.parametrize("dsn", DSNS)
+PLACES = [
+    ["list", "DSN"],
+    ["purge", "DSN", "--dry-run"],
+    ["DSN", "list"],
+    ["list", "dead", "DSN"],
+    ["list", "--limit", "DSN", "dead"],
+    ["list", "dead", "--since", "DSN"],
+    ["list", "dead", "--state", "DSN"],
+]
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "dsn"),
     [
-        ["list", "DSN"],
-        ["purge", "DSN", "--dry-run"],
-        ["DSN", "list"],
-        ["list", "dead", "DSN"],
-        ["list", "--limit", "DSN", "dead"],
-        ["list", "dead", "--since", "DSN"],
-        ["list", "dead", "--state", "DSN"],
+        pytest.param(place, dsn, marks=pytest.mark.long if p and d % 8 else ())
+        for p, place in enumerate(PLACES)
+        for d, dsn in enumerate(DSNS)
     ],
 )
 def test_no_password_of_a_mistyped_dsn_is_shown(

@@ -15,18 +15,18 @@ import asyncpg
 import pytest
 from tests.cli.dlq_help import Cli, keep, module, process, record
 
-from sluicegate import Batcher, DeadLetter, Limits, PermanentError, WriteResult, stack
-from sluicegate.cli import main
-from sluicegate.consumer import (
-    Commits,
+from sluicegate import (
+    Batcher,
     Consumer,
-    MemoryLog,
-    MemorySource,
+    DeadLetter,
+    Limits,
     Message,
-    Poison,
-    PoisonError,
-    Record,
+    PermanentError,
+    WriteResult,
+    stack,
 )
+from sluicegate.cli import main
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Poison, PoisonError, Record
 from sluicegate.postgres import PostgresSink
 from sluicegate.sinks import DeadLetterRecord
 

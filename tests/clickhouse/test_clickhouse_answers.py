@@ -15,7 +15,8 @@ from tests.http.http_help import Reply, Request, Server, Step, reply, serving
 from sluicegate import ConfigError, ErrorClass, PermanentError, ThrottledError
 from sluicegate._core.classify import classified
 from sluicegate._core.logs import for_log
-from sluicegate.clickhouse import ClickHouseError, ClickHouseSink
+from sluicegate.clickhouse import ClickHouseSink
+from sluicegate.clickhouse.errors import ClickHouseError
 from sluicegate.clickhouse.server import own_settings
 from sluicegate.http import HttpAccess
 

@@ -9,12 +9,14 @@ import pytest
 from tests.clickhouse.clickhouse_help import Words, told, written
 
 from sluicegate import (
+    Backoff,
     Batcher,
     ConfigError,
     ErrorClass,
     Limits,
     Outcome,
     RefusedError,
+    Retry,
     RowBatch,
     ThrottledError,
     TransientError,
@@ -25,7 +27,6 @@ from sluicegate import (
 )
 from sluicegate._core.classify import classified
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.retry import Backoff, Retry
 
 if TYPE_CHECKING:
     from tests.clickhouse.servers import EngineServer

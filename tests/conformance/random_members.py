@@ -10,23 +10,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from sluicegate import Backoff, TransientError
-from sluicegate.consumer import (
-    Commits,
-    Consumer,
-    Crashed,
-    InFlight,
-    MemoryLog,
-    MemorySource,
-    Nak,
-    Position,
-    RetryPolicy,
-    TopicPartition,
-)
+from sluicegate import Backoff, Consumer, Nak, RetryPolicy, TransientError
+from sluicegate.consumer import Commits, InFlight, MemoryLog, MemorySource, Position, TopicPartition
+from sluicegate.consumer.memory.source import Crashed
 from sluicegate.testing.conformance.source.consumers import Journal, WatchedSource
 
 if TYPE_CHECKING:
-    from sluicegate.consumer import DrainReport, Message
+    from sluicegate import Message
+    from sluicegate.consumer import DrainReport
     from sluicegate.testing import FakeClock
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]

@@ -11,7 +11,7 @@ import pytest
 from sluicegate import Batcher, Observer
 from sluicegate.batcher import Tally
 from sluicegate.testing import FakeClock
-from sluicegate.testing.conformance import BatcherConformance
+from sluicegate.testing.conformance.batchers import BatcherConformance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,5 +1,7 @@
 """The declarations of sources: every source has one, it matches the implementation, and the page
 shows it.
+
+White box: the comparison that the suite makes.
 """
 
 from __future__ import annotations
@@ -10,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conformance.table import CALLS, PAGE, READ, SETTLED, page, sources
 
-from sluicegate.consumer import (
-    MemoryLog,
-    MemorySource,
-    Source,
-    SourceCapabilities,
-)
+from sluicegate.consumer import MemoryLog, MemorySource, Source, SourceCapabilities
 from sluicegate.errors import MissingExtra
 from sluicegate.files import FileSource
 from sluicegate.kafka import ConfluentKafkaSource, KafkaSource

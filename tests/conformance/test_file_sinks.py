@@ -1,4 +1,7 @@
-"""batcher/4b.12: `FileSink` fulfils the contract of sinks."""
+"""batcher/4b.12: `FileSink` fulfils the contract of sinks.
+
+White box: the names of rotated files.
+"""
 
 from __future__ import annotations
 

@@ -111,6 +111,7 @@ class TestElasticsearchSink(SinkConformance[dict[str, Any]]):
             return [hit["_source"] for hit in answer.raise_for_status().json()["hits"]["hits"]]
 
 
+@pytest.mark.long
 class TestElasticsearchSinkWithIdsOfOurs(TestElasticsearchSink):
     """Each accepted item gets an id from the sink."""
 

@@ -66,6 +66,7 @@ class TestPostgresQueueSinkWithIds(TestPostgresQueueSink):
     options: ClassVar[dict[str, Any]] = {"id": number_as_id}
 
 
+@pytest.mark.long
 class TestPostgresQueueSinkOfABlake3Queue(TestPostgresQueueSink):
     """Slots that the sink computes, priorities, and a queue with a maximum depth."""
 

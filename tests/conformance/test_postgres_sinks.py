@@ -66,14 +66,16 @@ class TestPostgresSink(TransactionConformance[tuple[int, str]]):
             await con.close()
 
 
+@pytest.mark.long
 class TestPostgresSinkCopying(TestPostgresSink):
-    """`COPY` into the table."""
+    """`COPY` into the table, as the staging table is filled below."""
 
     options: ClassVar[dict[str, Any]] = {"statement": "copy"}
 
 
+@pytest.mark.long
 class TestPostgresSinkReturning(TestPostgresSink):
-    """One `INSERT` from arrays, with generated numbers for the receipts."""
+    """One `INSERT` from arrays, as below, with generated numbers for the receipts."""
 
     options: ClassVar[dict[str, Any]] = {"statement": "unnest", "returning": ("nr",)}
 

@@ -62,6 +62,7 @@ class TestPostgresStreamSinkWithIds(TestPostgresStreamSink):
     options: ClassVar[dict[str, Any]] = {"id": number_as_id}
 
 
+@pytest.mark.long
 class TestPostgresStreamSinkWithVersions(TestPostgresStreamSink):
     """An expected version for each item, so that each is appended separately."""
 

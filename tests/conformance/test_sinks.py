@@ -20,13 +20,14 @@ from sluicegate import (
     WriteResult,
     stack,
 )
-from sluicegate.sinks import Combine, FunctionSink, Isolate, MemorySink, RateLimit, Router, Split
+from sluicegate._core.stacking import FunctionSink
+from sluicegate.sinks import Combine, Isolate, MemorySink, RateLimit, Router, Split
 from sluicegate.telemetry import Observed, Tracing
 from sluicegate.testing.conformance import SinkConformance, TransactionConformance
 
 if TYPE_CHECKING:
     from sluicegate import Sink
-    from sluicegate.sinks import SinkLike
+    from sluicegate._core.sink import SinkLike
 
 Row = dict[str, int]
 SHELVES: dict[int, list[Any]] = {}

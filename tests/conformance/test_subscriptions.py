@@ -9,13 +9,12 @@ import pytest
 from tests.postgres.streams.log_help import Log, installed
 from tests.postgres.subscriptions.frozen import MovedClock
 
-from sluicegate.consumer import MemorySubscriptions, locked_slot
+from sluicegate._core.subscriptions import locked_slot
+from sluicegate.consumer import MemorySubscriptions
 from sluicegate.files import SQLiteSubscriptions
 from sluicegate.postgres import PostgresAccess, PostgresAdvisoryLocks, PostgresSubscriptions
-from sluicegate.testing.conformance import (
-    SubscriptionLocksConformance,
-    SubscriptionStateConformance,
-)
+from sluicegate.testing.conformance.subscription_locks import SubscriptionLocksConformance
+from sluicegate.testing.conformance.subscription_state import SubscriptionStateConformance
 
 if TYPE_CHECKING:
     from collections.abc import Collection

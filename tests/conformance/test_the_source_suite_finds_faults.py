@@ -1,5 +1,7 @@
 """The suite detects faults: each of these sources has one, and the named test of the suite
 fails.
+
+White box: the comparison that the suite makes.
 """
 
 from __future__ import annotations

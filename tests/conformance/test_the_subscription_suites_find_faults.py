@@ -12,15 +12,14 @@ from tests.postgres.subscriptions.frozen import MovedClock
 
 from sluicegate.batcher import LoopClock
 from sluicegate.consumer import MemorySubscriptions, Subscribed
-from sluicegate.testing.conformance import (
-    SubscriptionLocksConformance,
-    SubscriptionStateConformance,
-)
+from sluicegate.testing.conformance.subscription_locks import SubscriptionLocksConformance
+from sluicegate.testing.conformance.subscription_state import SubscriptionStateConformance
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from sluicegate.consumer import Move, SubscriptionLocks, SubscriptionStart
+    from sluicegate._core.subscriptions import SubscriptionStart
+    from sluicegate.consumer import Move, SubscriptionLocks
 
 
 class Faultless(MemorySubscriptions):

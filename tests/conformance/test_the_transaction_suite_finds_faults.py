@@ -1,5 +1,7 @@
 """The suite detects faults: each of these sinks has one in its transactions, and the suite
 fails.
+
+White box: a sink that joins its transaction wrongly.
 """
 
 from __future__ import annotations

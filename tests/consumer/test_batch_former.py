@@ -1,4 +1,7 @@
-"""The batch former alone: the content of each batch, and when a batch is due."""
+"""The batch former alone: the content of each batch, and when a batch is due.
+
+White box: without a consumer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The results of a batch handler, as one result per message."""
+"""The results of a batch handler, as one result per message.
+
+White box: the reading of one answer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Blocked keys: the causes, the ways to continue, and a run that ends with blocked keys."""
+"""Blocked keys: the causes, the ways to continue, and a run that ends with blocked keys.
+
+White box: the map beside a committed position is decoded.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The dead-letter circuit: a consumer stops instead of sending a whole partition to the dead
 letters.
+
+White box: the count of letters in its window.
 """
 
 from __future__ import annotations

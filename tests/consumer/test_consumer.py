@@ -1,4 +1,7 @@
-"""The consumer from its source to its committed position."""
+"""The consumer from its source to its committed position.
+
+White box: the map beside a committed position is decoded.
+"""
 
 from __future__ import annotations
 

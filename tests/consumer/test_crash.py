@@ -1,4 +1,7 @@
-"""The records repeated after a crash: exactly those unknown to the last commit."""
+"""The records repeated after a crash: exactly those unknown to the last commit.
+
+White box: the map beside a committed position is decoded.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import TYPE_CHECKING
 from consumer_help import P0, Recorder, finite, records
 
 from sluicegate import Consumer
-from sluicegate.consumer import Commits, Crashed, MemoryLog, MemorySource
+from sluicegate.consumer import Commits, MemoryLog, MemorySource
+from sluicegate.consumer.memory.source import Crashed
 from sluicegate.consumer.progress import offset_map
 
 if TYPE_CHECKING:

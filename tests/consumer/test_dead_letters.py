@@ -1,4 +1,7 @@
-"""The letters of a consumer: their content and their writes."""
+"""The letters of a consumer: their content and their writes.
+
+White box: the writer of letters without a consumer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Faults found by random programs: state that a consumer must not lose or report wrongly."""
+"""Faults found by random programs: state that a consumer must not lose or report wrongly.
+
+White box: the names of strategies and results are private.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`poison="exit"`: the run ends with the error of the message that cannot be handled."""
+"""`poison="exit"`: the run ends with the error of the message that cannot be handled.
+
+White box: the map beside a committed position is decoded.
+"""
 
 from __future__ import annotations
 

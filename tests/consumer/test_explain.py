@@ -1,4 +1,7 @@
-"""Each reason for which a consumer may stall is produced, and `explain` names it."""
+"""Each reason for which a consumer may stall is produced, and `explain` names it.
+
+White box: each reason and its remedy, as values.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sluicegate import Batch, Message
-    from sluicegate.consumer import Explanation, ParkedRecord
+    from sluicegate.consumer import ParkedRecord
+    from sluicegate.consumer.operating.explain import Explanation
     from sluicegate.sinks import DeadLetterRecord
     from sluicegate.testing import FakeClock
 

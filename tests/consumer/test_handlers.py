@@ -1,4 +1,7 @@
-"""Valid kinds of handlers, and handlers that must not harm their neighbours."""
+"""Valid kinds of handlers, and handlers that must not harm their neighbours.
+
+White box: how a function becomes a handler.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,10 @@ import pytest
 from consumer_help import P0, P1, Recorder, log_of, records
 from watch_help import Gate, running
 
-from sluicegate.consumer import Consumer, Crashed, Lag, MemoryLog, MemorySource, Record, Unread
+from sluicegate import Consumer
+from sluicegate.consumer import MemoryLog, MemorySource, Record, Unread
+from sluicegate.consumer.memory.source import Crashed
+from sluicegate.consumer.operating.health import Lag
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

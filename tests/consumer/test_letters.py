@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 from consumer_help import P0, Poisoned, Recorder, finite, log_of, records, running
 
-from sluicegate import Consumer, TransientError
-from sluicegate.consumer import (
-    MemoryLog,
-    MemorySource,
-    Nak,
-    Poison,
-    Position,
-    Terminate,
-    ToDeadLetter,
-)
+from sluicegate import Consumer, Nak, Terminate, ToDeadLetter, TransientError
+from sluicegate.consumer import MemoryLog, MemorySource, Poison, Position
 from sluicegate.errors import DeadLetterLimit
 from sluicegate.testing import BlockingSink, FakeSink, FlakySink, ScriptedSink, SlowSink
 

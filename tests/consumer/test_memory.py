@@ -1,4 +1,7 @@
-"""The memory source: the actions of tests on it, and their effect on its consumer."""
+"""The memory source: the actions of tests on it, and their effect on its consumer.
+
+White box: a host that records what the source says.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ import pytest
 
 from sluicegate import ClosedError, ConfigError, Consumer, PermanentError, TransientError
 from sluicegate.consumer import (
-    Crashed,
     InFlight,
     MemoryLog,
     MemorySource,
@@ -19,6 +21,7 @@ from sluicegate.consumer import (
     SourceCapabilities,
     TopicPartition,
 )
+from sluicegate.consumer.memory.source import Crashed
 from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
@@ -463,7 +466,6 @@ async def test_one_consumer_at_a_time(fake_clock: FakeClock) -> None:
             lambda: MemorySource(MemoryLog(), capabilities=cast("Any", {})),
             r"capabilities=\{\}: must be SourceCapabilities",
         ),
-        (lambda: MemoryLog(metadata_limit=-1), "metadata_limit=-1"),
         (lambda: MemoryLog([Record("t", 0, 5), Record("t", 0, 5)]), "offset=5: .* at least 6"),
     ],
 )

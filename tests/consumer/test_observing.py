@@ -1,4 +1,7 @@
-"""Observers of a consumer: their calls, their cost, and their isolation."""
+"""Observers of a consumer: their calls, their cost, and their isolation.
+
+White box: a handler that reports, without a consumer.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +13,19 @@ import pytest
 from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, running
 from consuming import PROMPT
 
-from sluicegate import ConfigError, Observer
-from sluicegate.consumer import (
-    Consumer,
-    ConsumerObserver,
-    HandlerEnd,
-    Lag,
-    Manual,
-    MemoryLog,
-    MemorySource,
-    Nak,
-    Poison,
-    Skip,
-    Terminate,
-    ToDeadLetter,
-)
+from sluicegate import ConfigError, Consumer, Nak, Observer, Terminate, ToDeadLetter
+from sluicegate._core.observer import HandlerEnd
+from sluicegate.consumer import ConsumerObserver, Manual, MemoryLog, MemorySource, Poison, Skip
 from sluicegate.consumer.handling.handlers import with_reports
+from sluicegate.consumer.operating.health import Lag
 from sluicegate.consumer.run import Run
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from sluicegate.consumer import Message, SourceClaim, TopicPartition
+    from sluicegate import Message
+    from sluicegate.consumer import SourceClaim, TopicPartition
     from sluicegate.testing import FakeClock
 
 

@@ -13,7 +13,8 @@ from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, r
 from park_help import DurableParkStore, parking
 
 from sluicegate import Consumer, Nak, Terminate
-from sluicegate.consumer import Keys, MemoryLog, MemorySource, ParkedRecord, Position, Unparked
+from sluicegate.consumer import Keys, MemoryLog, MemorySource, ParkedRecord, Position
+from sluicegate.consumer.failures.parking import Unparked
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from sluicegate.consumer import (
     MemorySource,
     Poison,
     Position,
-    Unparked,
 )
+from sluicegate.consumer.failures.parking import Unparked
 from sluicegate.errors import NoSuchKey, SluicegateWarning
 from sluicegate.testing import FakeClock
 

@@ -13,15 +13,15 @@ import pytest
 from consumer_help import Recorder, log_of
 from watch_help import Gate, running
 
-from sluicegate import ConfigError
-from sluicegate.consumer import Consumer, MemorySource, probes, serve_probes
+from sluicegate import ConfigError, Consumer
+from sluicegate.consumer import MemorySource, probes, serve_probes
 from sluicegate.telemetry import PrometheusConsumerObserver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from sluicegate.consumer import Probes
+    from sluicegate.consumer.operating.probes import Probes
     from sluicegate.testing import FakeClock
 
 

@@ -1,4 +1,4 @@
-"""When a consumer is ready, and when it is alive."""
+"""When a consumer is ready, and when it is alive. White box: the heartbeat alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from consumer_help import P0, Recorder, log_of
 from watch_help import Gate, running
 
-from sluicegate import ClosedError
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource
+from sluicegate import ClosedError, Consumer
+from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.operating.health import Heartbeat
 
 if TYPE_CHECKING:

@@ -13,12 +13,14 @@ from consumer_help import P0, Recorder, finite, log_of
 from sluicegate import (
     Backoff,
     ConfigError,
+    Nak,
     PermanentError,
+    RetryPolicy,
     ThrottledError,
     TransientError,
     UnavailableError,
 )
-from sluicegate.consumer import Nak, Position, RetryPolicy
+from sluicegate.consumer import Position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

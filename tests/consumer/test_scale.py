@@ -1,4 +1,7 @@
-"""The memory of a consumer does not grow with the number of past keys and records."""
+"""The memory of a consumer does not grow with the number of past keys and records.
+
+White box: claims and maps of many records.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from consumer_help import P0
 
+from sluicegate import Consumer
 from sluicegate._core.order.lanes import Lanes
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Position, Record
+from sluicegate.consumer import MemoryLog, MemorySource, Position, Record
 from sluicegate.consumer.progress import offset_map
 from sluicegate.consumer.progress.claim import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sluicegate.consumer import Message
+    from sluicegate import Message
     from sluicegate.testing import FakeClock
 
 BESIDES = 200_000

@@ -1,4 +1,7 @@
-"""Claims of a source that settles records one by one: which records they report."""
+"""Claims of a source that settles records one by one: which records they report.
+
+White box: the tracker of one claim.
+"""
 
 from __future__ import annotations
 

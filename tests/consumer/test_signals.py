@@ -1,4 +1,7 @@
-"""`sluicegate.run` with a consumer: a signal drains it, and a second one ends the drain at once."""
+"""`sluicegate.run` with a consumer: a signal drains it, and a second one ends the drain at once.
+
+White box: waits of the loop's own clock.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A consumer that has work but settles nothing: the pure detector, and the warning."""
+"""A consumer that has work but settles nothing: the pure detector, and the warning.
+
+White box: the detector without a consumer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The snapshot of a consumer, and the use of a stored offset map."""
+"""The snapshot of a consumer, and the use of a stored offset map.
+
+White box: a tracker and a map without a source.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from watch_help import Gate, running
 
-from sluicegate import ClosedError
-from sluicegate.consumer import (
-    Consumer,
-    InFlightStats,
-    MemoryLog,
-    MemorySource,
-    Nak,
-    Position,
-    Terminate,
-    ToDeadLetter,
-)
+from sluicegate import ClosedError, Consumer, Nak, Terminate, ToDeadLetter
+from sluicegate.consumer import MemoryLog, MemorySource, Position
+from sluicegate.consumer.operating.stats import InFlightStats
 from sluicegate.consumer.progress import offset_map
 from sluicegate.consumer.progress.tracker import Tracker
 
 if TYPE_CHECKING:
-    from sluicegate.consumer import ConsumerStats, Message
+    from sluicegate import Message
+    from sluicegate.consumer.operating.stats import ConsumerStats
     from sluicegate.testing import FakeClock
 
 

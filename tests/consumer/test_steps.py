@@ -11,24 +11,20 @@ import pytest
 from consuming import consume, consume_batches, records
 from watch_help import running
 
-from sluicegate import ConfigError, PermanentError, UnavailableError
+from sluicegate import Ack, ConfigError, Consumer, Nak, PermanentError, Terminate, UnavailableError
 from sluicegate.consumer import (
-    Ack,
-    Consumer,
     DecodeError,
     MemoryLog,
     MemorySource,
-    Nak,
     Record,
-    SchemaError,
     Skip,
-    Terminate,
     check,
     decode,
     decode_by,
     skip_seen,
     with_steps,
 )
+from sluicegate.consumer.handling.results import SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,5 +1,7 @@
 """The supervision of running handlers: timeouts, deaf handlers, blocked loops, extended
 deadlines.
+
+White box: the clock of one handler.
 """
 
 from __future__ import annotations
@@ -15,13 +17,8 @@ from consuming import PROMPT, consume, records
 from watch_help import running
 
 from sluicegate import Ack, Backoff, Batcher, Consumer, RetryPolicy, flow
-from sluicegate.consumer import (
-    HandlerTimeout,
-    InFlight,
-    MemoryLog,
-    MemorySource,
-    SourceCapabilities,
-)
+from sluicegate.consumer import InFlight, MemoryLog, MemorySource, SourceCapabilities
+from sluicegate.consumer.handling.results import HandlerTimeout
 from sluicegate.consumer.handling.timeouts import HandlerClock
 from sluicegate.consumer.handling.workers import Slot
 from sluicegate.consumer.operating.report import WaitReason
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sluicegate import Message
-    from sluicegate.batcher import TimerHandle
+    from sluicegate._core.clock import TimerHandle
     from sluicegate.testing import FakeClock
 
 AT_ONCE = RetryPolicy(

@@ -1,4 +1,7 @@
-"""O-T18: a record that its source could not decode is poison without a handler, in its place."""
+"""O-T18: a record that its source could not decode is poison without a handler, in its place.
+
+White box: a letter and its record.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import pytest
 from consumer_help import P0, log_of, running
 from park_help import DurableParkStore, parking
 
+from sluicegate import Consumer
 from sluicegate.consumer import (
-    Consumer,
     InFlight,
     Keys,
     MemoryLog,
@@ -19,8 +22,8 @@ from sluicegate.consumer import (
     Poison,
     Position,
     UndecodableRecord,
-    Unparked,
 )
+from sluicegate.consumer.failures.parking import Unparked
 from sluicegate.consumer.jobs import JobScheduler
 from sluicegate.letters.items import NoSourceRecordError, record_of_item
 from sluicegate.testing import FakeSink

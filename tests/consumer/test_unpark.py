@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 from park_help import DurableParkStore, parking
 
 from sluicegate import ConfigError, Consumer, Nak, Terminate, ToDeadLetter
-from sluicegate.consumer import (
-    MemoryLog,
-    MemorySource,
-    PoisonError,
-    Position,
-    TopicPartition,
-    Unparked,
-)
+from sluicegate.consumer import MemoryLog, MemorySource, PoisonError, Position, TopicPartition
+from sluicegate.consumer.failures.parking import Unparked
 from sluicegate.errors import NoSuchKey
 from sluicegate.testing import FakeClock, FakeSink
 

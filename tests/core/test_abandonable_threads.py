@@ -1,4 +1,4 @@
-"""Threads whose calls may wait for a silent peer."""
+"""Threads whose calls may wait for a silent peer. White box: the threads alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rows of columns with values that Python has no object for."""
+"""Rows of columns with values that Python has no object for.
+
+White box: the error of a row that cannot be read.
+"""
 
 from __future__ import annotations
 

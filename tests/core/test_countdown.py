@@ -1,4 +1,7 @@
-"""A deadline that can only move earlier, and the waits that it limits."""
+"""A deadline that can only move earlier, and the waits that it limits.
+
+White box: the countdown alone.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Batches, deliveries and `send`: which items are settled, what a verdict contains, which items are
 sent again.
+
+White box: the order of outcomes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The members of enums with a hash of their own are the same keys after a copy."""
+"""The members of enums with a hash of their own are the same keys after a copy.
+
+White box: one of the enums is private.
+"""
 
 from __future__ import annotations
 

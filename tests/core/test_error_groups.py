@@ -1,4 +1,7 @@
-"""Groups of errors: by identity, because equal exceptions may be different objects."""
+"""Groups of errors: by identity, because equal exceptions may be different objects.
+
+White box: the grouping alone.
+"""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.layering.sources import dotted, last_name, nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,29 +108,30 @@ def _imported_as(name: str) -> str:
     return IMPORTED_AS.get(name, name.replace("-", "_"))
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
+def modules() -> Iterator[tuple[str, tuple[ast.AST, ...]]]:
+    """Each module, and the nodes of its tree."""
     for path in sorted(SOURCES.rglob("*.py")):
-        yield path.relative_to(SOURCES).as_posix(), ast.parse(path.read_text())
+        yield path.relative_to(SOURCES).as_posix(), nodes(path.read_text(encoding="utf-8"))
 
 
-def imports(tree: ast.Module) -> set[str]:
+def imports(module: tuple[ast.AST, ...]) -> set[str]:
     """The third-party packages that a module imports or looks for at run time."""
     names: set[str] = set()
     ignored = {
         id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for node in module
+        if isinstance(node, ast.If) and dotted(node.test) == "TYPE_CHECKING"
         for statement in node.body
         for inner in ast.walk(statement)
     }
-    for node in ast.walk(tree):
+    for node in module:
         if id(node) in ignored:
             continue
         if isinstance(node, ast.Import):
             names |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add(node.module or "")
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("find_spec", "need")):
+        elif isinstance(node, ast.Call) and last_name(node.func).endswith(("find_spec", "need")):
             names |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
     tops = {name.partition(".")[0] for name in names}
     return tops - sys.stdlib_module_names - OWN
@@ -138,7 +140,7 @@ def imports(tree: ast.Module) -> set[str]:
 @lru_cache(maxsize=1)
 def imported() -> dict[str, set[str]]:
     """The third-party imports of each module that has any."""
-    return {module: found for module, tree in modules() if (found := imports(tree))}
+    return {name: found for name, module in modules() if (found := imports(module))}
 
 
 def _home(module: str) -> str:
@@ -184,9 +186,9 @@ def test_every_package_of_an_extra_is_imported_by_something() -> None:
 def test_every_message_names_an_extra_that_provides_what_is_missing() -> None:
     named: dict[str, set[str]] = {}
     needed: list[tuple[str, str, str]] = []
-    for module, tree in modules():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"need", "missing"}:
+    for module, found_in in modules():
+        for node in found_in:
+            if isinstance(node, ast.Call) and dotted(node.func) in {"need", "missing"}:
                 package, extra = map(ast.unparse, node.args[:2])
                 if package.startswith("'"):
                     needed.append((module, package.strip("'"), extra.strip("'")))

@@ -1,4 +1,7 @@
-"""Items that fail together share an exception object: it is judged once, with a result per item."""
+"""Items that fail together share an exception object: it is judged once, with a result per item.
+
+White box: the verdicts of a delivery.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,7 @@ async def test_each_error_object_is_heard_once(fake_clock: FakeClock) -> None:
     heard: list[BaseException] = []
 
     class Ears:
-        def settled(self, indices: Sequence[int], outcome: Outcome, details: Any) -> None: ...
+        def book_outcome(self, indices: Sequence[int], outcome: Outcome, details: Any) -> None: ...
         def heard(self, errors: Iterable[BaseException]) -> None:
             heard.extend(errors)
 

@@ -21,19 +21,18 @@ from sluicegate.kafka import KafkaSink
 from sluicegate.nats import JetStreamSource, NatsSink
 from sluicegate.objects import ObjectSink, ParquetSink
 from sluicegate.postgres import (
-    JobAdmin,
-    LaneAdmin,
     PostgresQueueSource,
     PostgresStreamSource,
     QueueAdmin,
-    QueueSettings,
-    RangeAdmin,
-    StoredQueue,
     StreamRetention,
     SubscriptionAdmin,
     install_streams,
     upgrade_streams,
 )
+from sluicegate.postgres.queues.contents import JobAdmin, LaneAdmin
+from sluicegate.postgres.queues.routing import RangeAdmin
+from sluicegate.postgres.queues.settings import QueueSettings
+from sluicegate.postgres.queues.stats import StoredQueue
 from sluicegate.redis import RedisSink
 from sluicegate.telemetry import (
     ConsumerTracing,

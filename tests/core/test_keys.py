@@ -1,4 +1,4 @@
-"""When two keys are equal."""
+"""When two keys are equal. White box: the identity of a key."""
 
 from __future__ import annotations
 

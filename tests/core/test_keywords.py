@@ -1,4 +1,7 @@
-"""Shared keyword options: their signature, their defaults, and the names that are refused."""
+"""Shared keyword options: their signature, their defaults, and the names that are refused.
+
+White box: the decorator of keyword options.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """An event loop on its own thread. The tests of `BlockingBatcher` cover signals that interrupt
 `ask`.
+
+White box: the thread without a batcher.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Results that do not fit their batch: the outcome of each unsettled item is unknown, and none is
 resent automatically.
+
+White box: the origin of a batch.
 """
 
 from __future__ import annotations
@@ -11,9 +13,18 @@ from typing import Any
 
 import pytest
 
-from sluicegate import Batch, Outcome, PermanentError, RowBatch, TransientError, WriteResult, send
+from sluicegate import (
+    Backoff,
+    Batch,
+    Outcome,
+    PermanentError,
+    Retry,
+    RowBatch,
+    TransientError,
+    WriteResult,
+    send,
+)
 from sluicegate.errors import ResultMismatch
-from sluicegate.retry import Backoff, Retry
 from sluicegate.testing import FakeClock
 
 ERROR = PermanentError("refused")

@@ -1,4 +1,7 @@
-"""A batch whose items were settled by one sink is not sent to another one."""
+"""A batch whose items were settled by one sink is not sent to another one.
+
+White box: sinks are opened without a batcher.
+"""
 
 from __future__ import annotations
 

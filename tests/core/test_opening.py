@@ -1,4 +1,7 @@
-"""Opening of sinks: counted per object and loop; before that they are descriptions."""
+"""Opening of sinks: counted per object and loop; before that they are descriptions.
+
+White box: the count of openings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The prefix rule: which items stand behind a failed one."""
+"""The prefix rule: which items stand behind a failed one.
+
+White box: the rule, without a batcher.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A detail that many items share, and the digests of whole batches."""
+"""A detail that many items share, and the digests of whole batches.
+
+White box: a shared detail and a digest.
+"""
 
 from __future__ import annotations
 

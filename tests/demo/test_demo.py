@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from sluicegate.testing import EmbeddedUnavailable, skip_or_fail
+from sluicegate.testing import EmbeddedUnavailable
+from sluicegate.testing.servers.require import skip_or_fail
 
 pytest.importorskip("rich")
 pytest.importorskip("asyncpg")
@@ -22,7 +23,7 @@ from examples.demo.database import Database
 from examples.demo.flights import NoFlights, find_file
 from tests.demo.demo_help import assert_nothing_is_left, signalled, start
 
-from sluicegate.batcher import Batcher
+from sluicegate import Batcher
 
 if TYPE_CHECKING:
     from pathlib import Path

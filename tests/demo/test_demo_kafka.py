@@ -20,7 +20,8 @@ from examples.demo.legs import LEG, Leg, create_legs, legs_of, prove_legs
 from examples.demo.proof import create_table
 from tests.demo.demo_help import assert_nothing_is_left, signalled, start
 
-from sluicegate.testing import EmbeddedKafka, EmbeddedUnavailable, skip_or_fail
+from sluicegate.testing import EmbeddedKafka, EmbeddedUnavailable
+from sluicegate.testing.servers.require import skip_or_fail
 
 if TYPE_CHECKING:
     from pathlib import Path

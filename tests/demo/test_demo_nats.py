@@ -13,7 +13,8 @@ from examples.demo.__main__ import main
 from examples.demo.flights import NoFlights, find_file
 from tests.demo.demo_help import assert_nothing_is_left, start
 
-from sluicegate.testing import EmbeddedUnavailable, skip_or_fail
+from sluicegate.testing import EmbeddedUnavailable
+from sluicegate.testing.servers.require import skip_or_fail
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from examples.demo.queue_worker import QUEUE, QueuePlace
 from tests.demo.demo_help import assert_nothing_is_left, signalled, start
 
 from sluicegate.postgres import QueueAdmin, install_streams
-from sluicegate.testing import skip_or_fail
+from sluicegate.testing.servers.require import skip_or_fail
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from examples.demo.flights import NAMES, FlightFile, NoFlights, find_file
 
-from sluicegate.testing import skip_or_fail
+from sluicegate.testing.servers.require import skip_or_fail
 
 HEADER = ",".join(NAMES[1:]).encode() + b"\n"
 LINES = (

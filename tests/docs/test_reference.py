@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 from collections import Counter
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.surface import PUBLIC
+from tests.annotations import bound, signatures
+from tests.surface import PUBLIC, described, not_exported, surface
 
-PAGES = Path(__file__).parents[2] / "docs" / "reference" / "api"
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 OTHERWISE = {
     "pyspark_sluicegate": "where Spark looks for data sources; programs never import it",
 }
 
-
-def described() -> list[str]:
-    return [
-        name
-        for page in sorted(PAGES.glob("*.md"))
-        for name in re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
+WITHOUT_ANNOTATION = {
+    "Enqueued", "KeyFunction", "PublishAck", "RecordMetadata", "StoredObject", "StreamReport",
+}  # fmt: skip
+"""The `detail` of a receipt, whose type is that of its sink; the `report` of `foreach_batch`; a part
+of the type of `JetStreamSource(key=)`.
+"""
 
 
 def public() -> set[str]:
@@ -43,5 +46,33 @@ def test_each_public_name_is_described() -> None:
     assert missing == set(), "add `::: name` to a page in docs/reference/api"
 
 
-def test_only_public_names_are_described() -> None:
-    assert {*described()} - public() == set()
+def test_only_public_names_and_types_of_their_signatures_are_described() -> None:
+    """The reference also describes types that programs never import: of values that they receive, of
+    functions that they pass, and the causes of errors.
+    """
+    types = {f"{module}.{name}" for module, name in not_exported()}
+    assert {*described()} - public() == types
+    shown = _words(re.sub(r"^[\w.]+", "", line) for line in surface())
+    shown |= _words(text for _, text, _ in signatures())
+    shown |= _words(ast.unparse(alias) for alias in map(_alias, not_exported()) if alias)
+    assert [
+        f"{module}.{name}"
+        for module, name in not_exported()
+        if name not in shown | WITHOUT_ANNOTATION
+        and not _is_error(getattr(importlib.import_module(module), name))
+    ] == []
+
+
+def _words(texts: Iterable[str]) -> set[str]:
+    return {word for text in texts for word in re.findall(r"\w+", text)}
+
+
+def _alias(place: tuple[str, str]) -> ast.expr | None:
+    """The definition of a type of functions or values; `None` for a class."""
+    module, name = place
+    value = bound(module).get(name)
+    return value if isinstance(value, ast.expr) else None
+
+
+def _is_error(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Exception)

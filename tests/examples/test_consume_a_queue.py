@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from sluicegate.consumer import Message
+    from sluicegate import Message
 
 INSERT = (
     "INSERT INTO sluicegate.job (queue, key, payload) "

@@ -10,7 +10,7 @@ from tests.examples.example import load, printed_on
 if TYPE_CHECKING:
     import pytest
 
-    from sluicegate.consumer import Message
+    from sluicegate import Message
 
 
 def test_the_page_shows_what_the_program_prints(

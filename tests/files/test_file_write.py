@@ -32,7 +32,8 @@ from sluicegate import (
     UnknownOutcomeError,
     stack,
 )
-from sluicegate.files import FileSink, classify_file
+from sluicegate.files import FileSink
+from sluicegate.files.sink import classify_file
 from sluicegate.testing import ScriptedSink, partial
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from sluicegate import Batch
-    from sluicegate.flow import PipeReport
+    from sluicegate.flow.pipe import PipeReport
 
 
 Trouble = Literal["refused", "cut off", "answer lost"] | None

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sluicegate import Message
-    from sluicegate.consumer import ConsumerStats, TopicPartition
+    from sluicegate.consumer import TopicPartition
+    from sluicegate.consumer.operating.stats import ConsumerStats
 
 TELL_EVERY = 0.01
 """Seconds."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from sluicegate import Batch
     from sluicegate.consumer.failures.poison import PoisonStrategy
+    from sluicegate.flow.pipe import PipeReport
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "source-into-postgresql.md"
 HEAD = """\
@@ -248,7 +249,7 @@ class Run:
             self._later(written=later, parked=LATER in parked, again=again),
         )
 
-    def _check(self, report: flow.PipeReport) -> None:
+    def _check(self, report: PipeReport) -> None:
         """Check that the case matches its title and that nothing overtook a row in doubt."""
         ended = report.batcher.tally
         if self.case.outcome is None:

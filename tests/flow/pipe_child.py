@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sluicegate import Message
-    from sluicegate.consumer import ConsumerStats
+    from sluicegate.consumer.operating.stats import ConsumerStats
 
 TELL_EVERY = 0.01
 """Seconds."""

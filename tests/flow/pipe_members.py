@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipe_troubles import RecordLetters, RowLetters, TruthfulSink
 
-from sluicegate import Batcher, DeadLetter, Retry, Timeout, flow, stack
+from sluicegate import Backoff, Batcher, DeadLetter, Retry, Timeout, flow, stack
 from sluicegate.consumer import ConsumerObserver, MemoryLog, MemoryParkStore, MemorySource, Poison
 from sluicegate.consumer.progress.draining import GRACE
-from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
     import random
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from pipe_truth import Truth
 
     from sluicegate.consumer import ClaimHost, ParkedRecord, Position, SourceClaim, TopicPartition
+    from sluicegate.flow.pipe import PipeReport
     from sluicegate.testing import FakeClock
 
 
@@ -248,7 +248,7 @@ class Member:
         except AssertionError as error:
             self._truth.complain("miscounted", f"{self.name}: {error}")
 
-    def _check_counts(self, report: flow.PipeReport) -> None:
+    def _check_counts(self, report: PipeReport) -> None:
         """Check that the counts agree with the destination and the claims."""
         complain, truth = self._truth.complain, self._truth
         tally, least = report.batcher.tally, truth.acks[self.name]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sluicegate import Batcher, Outcome
 from sluicegate._core.delivery.delivery import Delivery
-from sluicegate.batcher import Feed
+from sluicegate.batcher.feed import Feed
 from sluicegate.consumer.progress.claims import Claims
 from sluicegate.flow import rows
 from sluicegate.flow.rows import FailedRow, PipedMessage

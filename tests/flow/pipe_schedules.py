@@ -26,7 +26,7 @@ from sluicegate.testing import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from sluicegate.consumer import Message
+    from sluicegate import Message
 
 NAMES = ("m0", "m1")
 DEAF = 30.0

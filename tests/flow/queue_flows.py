@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pytest
 from tests.children import child
 from tests.postgres.access_help import access_from
 from tests.postgres.queues.jobs_help import create
@@ -22,7 +23,7 @@ from tests.postgres.queues.source.kills_help import (
     Queue,
     Sent,
 )
-from tests.postgres.streams.log_help import Log, fresh_name, install_log
+from tests.postgres.streams.log_pool import borrowed
 
 from sluicegate import Backoff, RetryPolicy, flow
 from sluicegate.postgres import PostgresEffects, PostgresQueueSource, PostgresSink
@@ -54,6 +55,21 @@ SELECT count(*) FROM {schema}.sent s
 WHERE NOT EXISTS (SELECT FROM {schema}.effect e WHERE e.place = s.place)
 """
 TWICE = "SELECT count(*) - count(DISTINCT place) FROM {schema}.effect"
+
+
+def with_kinds(*cases: Any) -> list[Any]:
+    """Parameters of a test, the kind first: each case with the kinds in turn in the suite, and with
+    the other one among the long tests.
+    """
+    return [
+        pytest.param(
+            kind,
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=() if number % 2 == KINDS.index(kind) else pytest.mark.long,
+        )
+        for number, case in enumerate(cases)
+        for kind in KINDS
+    ]
 
 
 class FlowQueue(Queue):
@@ -178,14 +194,14 @@ async def flow_queue(
     """A new queue in its own schema. A lost lease does not make a job poison unless the options say
     so. `within` limits the duration of the test, in seconds.
     """
-    log = Log(dsn, fresh_name())
-    await install_log(log)
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(asyncio.timeout(within))
-        con = await stack.enter_async_context(log.connected())
-        await create(con, log, "q", **{"max_attempts": 1_000_000, **options})
-        await con.execute(TABLES.format(schema=log.sql))
-        yield FlowQueue(log, con, stack)
+    async with borrowed(dsn) as log, asyncio.timeout(within):
+        async with AsyncExitStack() as stack:
+            con = await stack.enter_async_context(log.connected())
+            await create(con, log, "q", **{"max_attempts": 1_000_000, **options})
+            await con.execute(TABLES.format(schema=log.sql))
+            yield FlowQueue(log, con, stack)
+        async with log.connected() as con:
+            await con.execute(f"DROP TABLE {log.sql}.effect, {log.sql}.sent")
 
 
 @asynccontextmanager

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from state_counting import Counting, key_of
 
 import sluicegate
-from sluicegate.consumer import Commits, Consumer, MemoryLog, MemorySource, Record
+from sluicegate import Consumer
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 from sluicegate.kafka import KafkaState
 from sluicegate.postgres import PostgresState
 

@@ -30,7 +30,6 @@ class StateTables:
 
     def state(self, **options: Any) -> PostgresState:
         """A state in these tables."""
-        options = {"pool_size": 4, **options}
         dsn = access_from(options.pop("dsn", self.dsn), options)
         return PostgresState(dsn, table=self.table, positions=self.positions, **options)
 

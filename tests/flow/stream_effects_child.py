@@ -21,7 +21,8 @@ import asyncpg
 import sluicegate
 from sluicegate import Consumer, UnavailableError, flow
 from sluicegate.consumer import Commits
-from sluicegate.postgres import PostgresEffects, PostgresStreamSource, classify_postgres
+from sluicegate.postgres import PostgresEffects, PostgresStreamSource
+from sluicegate.postgres.client.errors import classify_postgres
 
 if TYPE_CHECKING:
     from sluicegate import Message

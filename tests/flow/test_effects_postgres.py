@@ -13,19 +13,20 @@ from piping import P0, records
 from tests.kafka.source.storm_help import log_lines
 from tests.postgres.sink.postgres_help import proxied
 
-from sluicegate import Backoff, ClosedError, ConfigError, RetryPolicy, RowBatch, flow, transaction
-from sluicegate.consumer import (
-    Commits,
-    MemoryLog,
-    MemorySource,
+from sluicegate import (
+    Backoff,
+    ClosedError,
+    ConfigError,
     Message,
     Nak,
-    Poison,
-    Position,
-    Skip,
+    RetryPolicy,
+    RowBatch,
     Terminate,
     ToDeadLetter,
+    flow,
+    transaction,
 )
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Poison, Position, Skip
 from sluicegate.postgres import PostgresEffects
 from sluicegate.sinks import MemorySink, Unit
 

@@ -18,28 +18,21 @@ from sluicegate import (
     Backoff,
     ClosedError,
     ConfigError,
+    ErrorClass,
+    Message,
+    Nak,
     RetryPolicy,
     RowBatch,
+    Terminate,
+    ToDeadLetter,
     UnavailableError,
     flow,
     transaction,
 )
 from sluicegate._core.positions import PositionUnit
-from sluicegate.consumer import (
-    Commits,
-    MemoryLog,
-    MemorySource,
-    Message,
-    Nak,
-    Poison,
-    Position,
-    Skip,
-    Terminate,
-    ToDeadLetter,
-)
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Poison, Position, Skip
 from sluicegate.errors import PositionLost, TransactionLost
 from sluicegate.postgres import PostgresQueueSource
-from sluicegate.retry import ErrorClass
 from sluicegate.sinks import MemorySink, Unit
 from sluicegate.sql import SQLiteEffects
 

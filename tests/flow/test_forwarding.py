@@ -11,10 +11,9 @@ from tests.kafka.source.kafka_help import end_of, fill, new_name, new_topic, pro
 from tests.kafka.source.proxy_help import Api, proxied
 from tests.kafka.source.storm_help import run
 
-from sluicegate import Batcher, Limits, RetryPolicy, stack
+from sluicegate import Backoff, Batcher, Limits, Retry, RetryPolicy, stack
 from sluicegate.consumer import Position, TopicPartition
 from sluicegate.kafka import KafkaSink
-from sluicegate.retry import Backoff, Retry
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka

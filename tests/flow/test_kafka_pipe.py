@@ -304,7 +304,7 @@ def test_a_joining_member_whose_connections_are_cut_during_a_drain_repeats_nothi
                 await slow.wait()
 
         sinks = [TruthSink(truth, name, before) for name in ("old", "new")]
-        times: dict[str, Any] = {"request_timeout_ms": 1_000, "rebalance_timeout": 30.0}
+        times: dict[str, Any] = {"request_timeout": 1.0, "rebalance_timeout": 30.0}
         async with proxied(broker, truth.check) as one, proxied(broker, truth.check) as other:
             first = kafka_source(topic, group, one.bootstrap, **times)
             async with pipe_member(first, keyed_batcher(sinks[0]), sinks[0].watch, drain=14) as old:

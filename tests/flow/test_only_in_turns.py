@@ -9,9 +9,8 @@ import pytest
 
 from sluicegate import ConfigError
 from sluicegate.consumer import TopicPartition
-from sluicegate.flow import JsonState
 from sluicegate.flow.state.changes import ChangeLog
-from sluicegate.flow.state.store import KeptStore
+from sluicegate.flow.state.store import JsonState, KeptStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, Destination, piped, records, refuse
 
-from sluicegate import Batcher, ClosedError, ConfigError, Limits
-from sluicegate.consumer import ConsumerObserver, Manual, MemoryLog, Nak
+from sluicegate import Batcher, ClosedError, ConfigError, Limits, Nak
+from sluicegate.consumer import ConsumerObserver, Manual, MemoryLog
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from tests.kafka.source.own_help import OwnKafka
     from tests.postgres.sink.postgres_help import Database
 
-    from sluicegate.flow import PipeReport
+    from sluicegate.flow.pipe import PipeReport
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
-COUNT = 2_000
+COUNT = 600
 
 
 @pytest.fixture(scope="module")

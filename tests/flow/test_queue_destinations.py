@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
-from queue_flows import KINDS, LONG, TABLES, FlowQueue, Kind, flow_queue, running
+from queue_flows import LONG, TABLES, FlowQueue, Kind, flow_queue, running, with_kinds
 from tests.kafka.source.storm_help import log_lines
 from tests.postgres.streams.log_help import Log, install_log
 
@@ -77,7 +77,6 @@ async def another_database(made: FlowQueue, what: str) -> AsyncIterator[Log]:
         else:
             await install_log(log)
             await con.execute(f"INSERT INTO {log.sql}.queue (name) VALUES ('q')")
-        if what == "jobs":
             await con.execute(
                 f"INSERT INTO {log.sql}.job (queue, key, payload) VALUES "
                 "('q', 'k', '1'), ('q', NULL, '1')"
@@ -93,14 +92,12 @@ async def another_database(made: FlowQueue, what: str) -> AsyncIterator[Log]:
 
 
 @pytest.mark.usefixtures("real_clock")
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("what", "told"),
-    [
+    ("kind", "what", "told"),
+    with_kinds(
         ("nothing", "refuses the queue q: UndefinedTableError"),
-        ("queue", "or the sink is in another database"),
         ("jobs", "or the sink is in another database"),
-    ],
+    ),
 )
 async def test_another_database_as_the_destination_costs_no_job_and_has_no_row(
     embedded_postgres: EmbeddedPostgres,

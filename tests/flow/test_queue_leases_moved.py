@@ -122,13 +122,13 @@ async def test_a_move_is_refused_once_its_jobs_are_settled_or_its_lease_has_ende
             with pytest.raises(PositionLost, match="are already settled"):
                 await apply(made, again)
             assert await again.is_moved(made.con)
-            assert await source.settled(claim) == place + 1
+            assert await source.fetch_settled_offset(claim) == place + 1
             move.committed()
             assert await source.commit({claim: Position(place + 1)}) == [claim]
             with pytest.raises(PositionLost, match="has ended"):
                 source.move_to(claim, Position(place + 1))
             with pytest.raises(PositionLost, match="has ended"):
-                await source.settled(claim)
+                await source.fetch_settled_offset(claim)
 
 
 async def test_a_job_behind_a_lease_has_no_try_counted_for_it(

@@ -11,8 +11,18 @@ import pytest
 from queue_flows import FlowQueue, flow_queue, row_of, running
 from tests.postgres.sink.postgres_help import proxied
 
-from sluicegate import Backoff, Batcher, Limits, Retry, RetryPolicy, flow, stack
-from sluicegate.consumer import Commits, Terminate, ToDeadLetter
+from sluicegate import (
+    Backoff,
+    Batcher,
+    Limits,
+    Retry,
+    RetryPolicy,
+    Terminate,
+    ToDeadLetter,
+    flow,
+    stack,
+)
+from sluicegate.consumer import Commits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -22,7 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-JOBS = 400
+JOBS = 150
 CUT_EVERY = 23
 
 

@@ -8,23 +8,23 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from queue_flows import KINDS, FlowQueue, Kind, flow_queue, running
+from queue_flows import KINDS, FlowQueue, Kind, flow_queue, running, with_kinds
 
-from sluicegate import PermanentError
-from sluicegate.consumer import Commits, Skip, Terminate, ToDeadLetter
+from sluicegate import PermanentError, Terminate, ToDeadLetter
+from sluicegate.consumer import Commits, Skip
 
 if TYPE_CHECKING:
     from sluicegate import Message
     from sluicegate.testing import EmbeddedPostgres
 
-pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.parametrize("kind", KINDS)]
+pytestmark = pytest.mark.usefixtures("real_clock")
 
-JOBS = 300
+JOBS = 100
 MEMBERS = 3
 ORDERED = {"ordering_required": True, "poison": "block"}
 
 
-@pytest.mark.parametrize("options", [{}, ORDERED, {"sticky": True}], ids=["keys", "one", "sticky"])
+@pytest.mark.parametrize(("kind", "options"), with_kinds({}, ORDERED, {"sticky": True}))
 async def test_each_job_is_committed_once_and_in_order(
     embedded_postgres: EmbeddedPostgres, kind: Kind, options: dict[str, Any]
 ) -> None:
@@ -45,6 +45,7 @@ async def test_each_job_is_committed_once_and_in_order(
         await made.assert_exact()
 
 
+@pytest.mark.parametrize("kind", KINDS)
 async def test_rows_and_settled_jobs_are_of_one_transaction(
     embedded_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:
@@ -63,6 +64,7 @@ async def test_rows_and_settled_jobs_are_of_one_transaction(
         assert await made.places() == places
 
 
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_job_without_rows_is_settled(
     embedded_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:
@@ -85,6 +87,7 @@ async def test_a_job_without_rows_is_settled(
 UNSETTLED = "SELECT count(*) FROM {schema}.effect JOIN {schema}.job USING (place)"
 
 
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_lane_that_is_locked_rolls_back_the_transactions_of_its_key_only(
     embedded_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:
@@ -119,6 +122,8 @@ async def test_a_lane_that_is_locked_rolls_back_the_transactions_of_its_key_only
 
 REPAIR = "UPDATE {schema}.job SET payload = '\"g\"' WHERE place = $1"
 STRATEGIES = ("skip", "block", "block_and_dead_letter", "park_key")
+ALTERNATELY = (("rows", "k"), ("effects", None), ("rows", None), ("effects", "k"))
+HOWS = ("end", "raise", "refused")
 
 
 def word(message: Message) -> str:
@@ -146,8 +151,15 @@ async def settled_as(made: FlowQueue, key: str | None) -> tuple[int | None, list
     return found, await made.waiting()
 
 
-@pytest.mark.parametrize("poison", STRATEGIES)
-@pytest.mark.parametrize("how", ["end", "raise", "refused"])
+@pytest.mark.parametrize(
+    ("kind", "poison", "how"),
+    [
+        pytest.param(kind, poison, how, marks=() if how == HOWS[(s + k) % 3] else pytest.mark.long)
+        for k, kind in enumerate(KINDS)
+        for s, poison in enumerate(STRATEGIES)
+        for how in HOWS
+    ],
+)
 async def test_the_queue_decides_what_becomes_of_a_job_that_cannot_be_handled(
     embedded_postgres: EmbeddedPostgres, kind: Kind, poison: str, how: str
 ) -> None:
@@ -177,8 +189,20 @@ async def test_the_queue_decides_what_becomes_of_a_job_that_cannot_be_handled(
         assert await made.letters() == await made.waiting() == []
 
 
-@pytest.mark.parametrize("poison", STRATEGIES)
-@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize(
+    ("kind", "poison", "key"),
+    [
+        pytest.param(
+            kind,
+            poison,
+            key,
+            marks=() if (kind, key) == ALTERNATELY[number % 4] else pytest.mark.long,
+        )
+        for kind in KINDS
+        for number, poison in enumerate(STRATEGIES)
+        for key in ("k", None)
+    ],
+)
 async def test_a_job_that_is_to_be_a_dead_letter_is_one_whatever_the_queue_says(
     embedded_postgres: EmbeddedPostgres, kind: Kind, poison: str, key: str | None
 ) -> None:
@@ -191,7 +215,7 @@ async def test_a_job_that_is_to_be_a_dead_letter_is_one_whatever_the_queue_says(
         assert await made.waiting() == []
 
 
-@pytest.mark.parametrize("poison", STRATEGIES)
+@pytest.mark.parametrize(("kind", "poison"), with_kinds(*STRATEGIES))
 async def test_a_spoiled_job_without_a_key_stops_no_other(
     embedded_postgres: EmbeddedPostgres, kind: Kind, poison: str
 ) -> None:
@@ -206,6 +230,7 @@ async def test_a_spoiled_job_without_a_key_stops_no_other(
         assert await settled_as(made, None) == (state, [] if poison == "skip" else [places[1]])
 
 
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_spoiled_job_stops_an_ordered_queue(
     embedded_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:
@@ -225,6 +250,7 @@ async def test_a_spoiled_job_stops_an_ordered_queue(
         assert await made.waiting() == places[1:]
 
 
+@pytest.mark.parametrize("kind", KINDS)
 async def test_exit_ends_the_flow_and_gives_the_job_back(
     embedded_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:

@@ -9,7 +9,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from queue_flows import KINDS, LEASE, LONG, FlowQueue, Kind, flow_queue, running
+from queue_flows import KINDS, LEASE, LONG, FlowQueue, Kind, flow_queue, running, with_kinds
 from tests.kafka.source.storm_help import log_lines
 from tests.postgres.access_help import access_from
 from tests.postgres.sink.postgres_help import Proxy, proxied
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sluicegate import Message
     from sluicegate.testing import EmbeddedPostgres
 
-pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.parametrize("kind", KINDS)]
+pytestmark = pytest.mark.usefixtures("real_clock")
 
 JOBS = 40
 CUT_EVERY = 61
@@ -44,7 +44,7 @@ def sink(made: FlowQueue, kind: Kind, dsn: str | PostgresAccess, **options: Any)
     return made.sink(access, **options) if kind == "rows" else PostgresEffects(access, **options)
 
 
-@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize(("kind", "key"), with_kinds("k", None))
 async def test_a_lease_that_is_lost_before_the_commit_applies_nothing(
     embedded_postgres: EmbeddedPostgres, kind: Kind, key: str | None
 ) -> None:
@@ -77,7 +77,7 @@ async def test_a_lease_that_is_lost_before_the_commit_applies_nothing(
         await made.assert_exact()
 
 
-@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize(("kind", "key"), with_kinds("k", None))
 async def test_a_lane_that_is_locked_aborts_the_transaction_until_it_is_free(
     embedded_postgres: EmbeddedPostgres, kind: Kind, key: str | None
 ) -> None:
@@ -105,8 +105,10 @@ async def test_a_lane_that_is_locked_aborts_the_transaction_until_it_is_free(
         await made.assert_exact()
 
 
-@pytest.mark.parametrize("is_applied", [True, False])
-@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize(
+    ("kind", "key", "is_applied"),
+    with_kinds(("k", True), ("k", False), (None, False), (None, True)),
+)
 async def test_a_lost_answer_to_the_commit_neither_repeats_nor_loses_a_job(
     embedded_postgres: EmbeddedPostgres, kind: Kind, key: str | None, is_applied: bool
 ) -> None:
@@ -137,7 +139,7 @@ def cut_commit(proxy: Proxy, *, is_applied: bool) -> None:
         proxy.cut_request = lambda _, body: body.startswith(b"COMMIT")
 
 
-@pytest.mark.parametrize("fails_again", [False, True])
+@pytest.mark.parametrize(("kind", "fails_again"), with_kinds(False, True))
 async def test_a_commit_that_nothing_is_known_of_repeats_no_job(
     embedded_postgres: EmbeddedPostgres, kind: Kind, fails_again: bool
 ) -> None:
@@ -171,13 +173,13 @@ async def test_a_commit_that_nothing_is_known_of_repeats_no_job(
 
 @pytest.mark.parametrize("asks", ["sink", "source"])
 async def test_a_commit_that_is_under_way_is_waited_for(
-    embedded_postgres: EmbeddedPostgres, kind: Kind, asks: str
+    embedded_postgres: EmbeddedPostgres, asks: str
 ) -> None:
     """Q-T13: its answer is lost; it is applied later, and no other transaction with it. A sink that
-    cannot wait that long leaves the query to the source.
+    cannot wait that long leaves the query to the source. A sink of rows has its deferred
+    constraints checked before the COMMIT.
     """
-    if kind == "rows":
-        pytest.skip("its deferred constraints are checked before the COMMIT")
+    kind: Kind = "effects"
     async with (
         flow_queue(embedded_postgres.dsn) as made,
         proxied(embedded_postgres.dsn) as (proxy, dsn),
@@ -201,6 +203,7 @@ def named(dsn: str, name: str) -> PostgresAccess:
     return PostgresAccess(dsn, connect_options={"server_settings": {"application_name": name}})
 
 
+@pytest.mark.parametrize("kind", KINDS)
 async def test_connections_that_are_cut_at_every_statement_cost_no_job(
     embedded_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:
@@ -240,6 +243,7 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_server_that_is_killed_costs_no_job_and_repeats_none(
     own_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:

@@ -1,4 +1,7 @@
-"""Changes that wait for their position: the stored state is what the events before it produced."""
+"""Changes that wait for their position: the stored state is what the events before it produced.
+
+White box: the log of changes and the store, without a consumer.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicegate.consumer import TopicPartition
-from sluicegate.flow import JsonState
 from sluicegate.flow.state.changes import ChangeLog
-from sluicegate.flow.state.store import KeptStore
+from sluicegate.flow.state.store import JsonState, KeptStore
 from sluicegate.kafka.state.topic import StateContent
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ def first_incomplete(history: list[Turn], place: int) -> int:
 
 
 @given(st.lists(turns, max_size=10), st.integers(0, 10))
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=200)
 def test_what_is_stored_is_a_replay(history: list[Turn], place: int) -> None:
     """G-T24: the stored state is that of the turns of the events before the position, as if no
     other turn had run, whichever turns of later events ran between them.
@@ -132,7 +134,7 @@ def test_what_is_stored_is_a_replay(history: list[Turn], place: int) -> None:
 
 
 @given(st.lists(turns | ticks, max_size=14), st.lists(st.integers(0, 14), max_size=4))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 def test_in_the_end_everything_is_stored(history: list[Turn], commits: list[int]) -> None:
     """At the end everything is stored, including interjections, whatever was stored before."""
     store, database = store_of(), Database()

@@ -9,10 +9,18 @@ import pytest
 from kept_rows import KeptRows, KeptSink, kept
 from piping import P0, P1, records
 
-from sluicegate import ConfigError, UnavailableError, UnknownOutcomeError, flow, stack
+from sluicegate import (
+    ConfigError,
+    DeadLetter,
+    FanOut,
+    UnavailableError,
+    UnknownOutcomeError,
+    flow,
+    stack,
+)
 from sluicegate.consumer import Commits, InFlight, MemoryLog, MemorySource, Poison, Position
 from sluicegate.consumer.progress.offset_map import encode
-from sluicegate.sinks import DeadLetter, FanOut, MemorySink, Router
+from sluicegate.sinks import MemorySink, Router
 
 if TYPE_CHECKING:
     from sluicegate import Message

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, Destination, key_of, piped, records
 
-from sluicegate import Batcher, Limits, Retry, UnknownOutcomeError, stack
+from sluicegate import Backoff, Batcher, Limits, Retry, UnknownOutcomeError, stack
 from sluicegate.consumer import MemoryLog, Poison
 from sluicegate.errors import StoredRowDiffers, UnverifiableError
-from sluicegate.retry import Backoff
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import pytest
 from tests.http.http_help import batch_of, outcomes
 
 from sluicegate import (
+    Backoff,
     Batcher,
     Limits,
     Outcome,
@@ -24,7 +25,6 @@ from sluicegate import (
     stack,
 )
 from sluicegate.http import ElasticsearchSink
-from sluicegate.retry import Backoff
 from sluicegate.testing import EmbeddedOpenSearch
 from sluicegate.testing import embedded_opensearch as start_opensearch
 from sluicegate.testing.servers.require import there_or_skip

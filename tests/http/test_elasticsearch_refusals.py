@@ -12,6 +12,7 @@ from tests.http.http_help import Server, batch_of, outcomes, reply
 from tests.http.test_elasticsearch import events, index
 
 from sluicegate import (
+    Backoff,
     Batch,
     Batcher,
     DeadLetter,
@@ -31,7 +32,6 @@ from sluicegate import (
 from sluicegate._core.logs import for_log
 from sluicegate.errors import ResultMismatch
 from sluicegate.http import ElasticsearchSink, HttpAccess, classify_http
-from sluicegate.retry import Backoff
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

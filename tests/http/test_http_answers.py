@@ -16,6 +16,7 @@ import zstandard
 from tests.http.http_help import Reply, Request, Server, batch_of, cut, outcomes, reply, serving
 
 from sluicegate import (
+    Backoff,
     Batcher,
     Outcome,
     PermanentError,
@@ -30,7 +31,6 @@ from sluicegate import (
 from sluicegate.errors import ResultMismatch
 from sluicegate.http import ElasticsearchSink, HttpAccess, HttpResponse, HttpSink
 from sluicegate.http.client import Inflater
-from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,6 +13,7 @@ import pytest
 from tests.http.http_help import Reply, Request, Server, hang, serving
 
 from sluicegate import (
+    Backoff,
     Batcher,
     Limits,
     PermanentError,
@@ -23,7 +24,6 @@ from sluicegate import (
     stack,
 )
 from sluicegate.http import HttpAccess, HttpResponse, HttpSink
-from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
     from sluicegate import Batch

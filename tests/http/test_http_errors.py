@@ -24,8 +24,8 @@ from sluicegate import (
 )
 from sluicegate._core.logs import for_log
 from sluicegate.errors import TimedOutError, TooLargeError
-from sluicegate.http import HttpStatusError, classify_http
-from sluicegate.http.errors import for_item, for_status, for_transport, seconds_of
+from sluicegate.http import classify_http
+from sluicegate.http.errors import HttpStatusError, for_item, for_status, for_transport, seconds_of
 
 P, T, U, X = ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.UNKNOWN
 R = ErrorClass.REFUSED

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.http.http_help import Server, batch_of, serving
 
-from sluicegate import ConfigError, Outcome, PermanentError, Retry, WriteResult, send, stack
+from sluicegate import (
+    Backoff,
+    ConfigError,
+    Outcome,
+    PermanentError,
+    Retry,
+    WriteResult,
+    send,
+    stack,
+)
 from sluicegate.errors import ResultMismatch
 from sluicegate.http import HttpAccess, HttpResponse, HttpSink
-from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable

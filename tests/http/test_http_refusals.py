@@ -10,6 +10,7 @@ import pytest
 from tests.http.http_help import Reply, Request, Server, batch_of, hang, outcomes, reply, serving
 
 from sluicegate import (
+    Backoff,
     Batcher,
     DeadLetter,
     Limits,
@@ -24,9 +25,8 @@ from sluicegate import (
 )
 from sluicegate._core.logs import for_log
 from sluicegate.errors import TimedOutError
-from sluicegate.http import HttpAccess, HttpSink, HttpStatusError
-from sluicegate.http.errors import target_of
-from sluicegate.retry import Backoff
+from sluicegate.http import HttpAccess, HttpSink
+from sluicegate.http.errors import HttpStatusError, target_of
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

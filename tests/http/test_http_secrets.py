@@ -17,7 +17,8 @@ from tests.http.http_help import Reply, Request, batch_of, serving
 
 from sluicegate import Batcher, DeadLetter, Retry, WriteResult, send, stack
 from sluicegate._core.logs import for_log
-from sluicegate.http import ElasticsearchSink, HttpAccess, HttpResponse, HttpSink, HttpStatusError
+from sluicegate.http import ElasticsearchSink, HttpAccess, HttpResponse, HttpSink
+from sluicegate.http.errors import HttpStatusError
 from sluicegate.http.secrets import Secrets
 from sluicegate.sinks import MemorySink
 

@@ -26,6 +26,7 @@ from tests.http.http_help import (
 )
 
 from sluicegate import (
+    Backoff,
     Batcher,
     ClosedError,
     Limits,
@@ -44,8 +45,8 @@ from sluicegate import (
 )
 from sluicegate.batcher import Adaptive
 from sluicegate.errors import ResultMismatch, TimedOutError
-from sluicegate.http import HttpAccess, HttpResponse, HttpSink, HttpStatusError
-from sluicegate.retry import Backoff
+from sluicegate.http import HttpAccess, HttpResponse, HttpSink
+from sluicegate.http.errors import HttpStatusError
 
 if TYPE_CHECKING:
     from sluicegate import Batch

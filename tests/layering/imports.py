@@ -28,8 +28,8 @@ from tests.layering.sources import (
     Sources,
     edges,
     imports,
+    nodes,
     part_of,
-    tree,
 )
 
 if TYPE_CHECKING:
@@ -155,13 +155,13 @@ def foreign_writes(known: Sources) -> list[str]:
     return [
         f"{module}:{line}: writes to a sink"
         for module in looked_at
-        for line in _writes(tree(known[module]))
+        for line in _writes(nodes(known[module]))
     ]
 
 
-def _writes(tree: ast.Module) -> Iterator[int]:
-    awaited = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Await)}
-    for node in ast.walk(tree):
+def _writes(found: tuple[ast.AST, ...]) -> Iterator[int]:
+    awaited = {id(node.value) for node in found if isinstance(node, ast.Await)}
+    for node in found:
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from tests.layering.sources import Case, Rule, Sources, is_package, nodes, tree
+from tests.layering.sources import Case, Rule, Sources, dotted, is_package, last_name, nodes, tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ def unlisted_names(known: Sources) -> list[str]:
     """Names that are only in a table, or only in the imports beside it."""
     found: list[str] = []
     for module in known:
-        tables = list(_tables(tree(known[module])))
+        tables = _tables_of(known[module])
         if tables:
             listed = set().union(*(_listed(table) for table in tables))
             found += [
@@ -44,7 +44,7 @@ def misplaced_tables(known: Sources) -> list[str]:
     return [
         f"{module}: has a table of later imports"
         for module in known
-        if not is_package(module, known) and list(_tables(tree(known[module])))
+        if _tables_of(known[module]) and not is_package(module, known)
     ]
 
 
@@ -54,14 +54,17 @@ def computed_imports(known: Sources) -> list[str]:
         f"{module}:{node.lineno}: {ast.unparse(node.func)}"
         for module in known.keys() - BY_NAME.keys()
         for node in nodes(known[module])
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func).rpartition(".")[2] in {"import_module", "__import__"}
+        if isinstance(node, ast.Call) and last_name(node.func) in {"import_module", "__import__"}
     ]
+
+
+def _tables_of(text: str) -> list[ast.expr]:
+    return list(_tables(tree(text))) if "later" in text else []
 
 
 def _tables(root: ast.AST) -> Iterator[ast.expr]:
     for node in ast.walk(root):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "later":
+        if isinstance(node, ast.Call) and last_name(node.func) == "later":
             yield node.args[1]
 
 
@@ -75,7 +78,7 @@ def _imported(root: ast.Module) -> Iterator[tuple[str, str]]:
     for node in root.body:
         if (
             isinstance(node, ast.If)
-            and ast.unparse(node.test) == "TYPE_CHECKING"
+            and dotted(node.test) == "TYPE_CHECKING"
             and any(list(_tables(statement)) for statement in node.orelse)
         ):
             yield from _pairs(node.body)

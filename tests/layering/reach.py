@@ -20,7 +20,8 @@ An entry of a list that is not used is itself a violation.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache, cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,10 @@ from tests.layering.sources import (
     attributes,
     classes,
     decorators,
+    dotted,
     edges,
     methods,
+    nodes,
     tree,
 )
 
@@ -162,28 +165,57 @@ PROBES = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Scope:
     """The meaning of a function's local names: `own` objects, and objects `made` here."""
 
     kind: str | None = None
     own: frozenset[str] = frozenset()
-    made: frozenset[str] = field(default_factory=frozenset)
+    method: Function | None = None
+
+    @cached_property
+    def made(self) -> frozenset[str]:
+        return _made(self.method, self.kind, self.own) if self.method else frozenset()
+
+
+@cache
+def _scoped(text: str) -> list[tuple[ast.Attribute | ast.Call, Scope]]:
+    """Each attribute and call of a module, and the function around it: walked once for all
+    rules.
+    """
+    found: list[tuple[ast.Attribute | ast.Call, Scope]] = []
+    ahead: list[tuple[ast.AST, Scope]] = [(tree(text), Scope())]
+    while ahead:
+        node, scope = ahead.pop()
+        for child in ast.iter_child_nodes(node):
+            inner = scope
+            if isinstance(child, ast.Attribute | ast.Call):
+                found.append((child, scope))
+            elif isinstance(child, ast.ClassDef):
+                inner = Scope(child.name)
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                inner = _scope_of(child, scope, is_method=isinstance(node, ast.ClassDef))
+            ahead.append((child, inner))
+    return found
+
+
+SETTERS = {"setattr", "delattr", "object.__setattr__", "object.__delattr__"}
 
 
 def foreign_assignments(known: Sources) -> list[str]:
     found: list[str] = []
     used: set[tuple[str, str]] = set()
+    owners = {module for module, _ in NODES}
     for module in known:
-        nodes = {
+        owned = {
             name: kind.name
-            for kind in classes(module, known)
+            for kind in (classes(known[module]) if module in owners else ())
             if (module, kind.name) in NODES
             for name in attributes(kind)
         }
-        for line, written, name in _writes(tree(known[module]), Scope()):
-            if name in nodes:
-                used.add((module, nodes[name]))
+        for line, written, name in _writes(known[module]):
+            if name in owned:
+                used.add((module, owned[name]))
             elif (module, name) not in STRANGERS and SPECIAL.get(name) != module:
                 found.append(f"{module}:{line}: assigns {written}")
     used |= {(module, name) for module, name in STRANGERS if name in known.get(module, "")}
@@ -198,32 +230,24 @@ def _unused(listed: list[tuple[str, str]], used: set[tuple[str, str]], known: So
     ]
 
 
-def _writes(node: ast.AST, scope: Scope) -> Iterator[tuple[int, str, str]]:
+def _writes(text: str) -> Iterator[tuple[int, str, str]]:
     """Each assignment of an attribute of another object: line, text, attribute."""
-    for child in ast.iter_child_nodes(node):
-        inner = scope
-        if isinstance(child, ast.ClassDef):
-            inner = Scope(child.name)
-        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner = _scope_of(child, scope, is_method=isinstance(node, ast.ClassDef))
-        target, name = _written(child)
+    for node, scope in _scoped(text):
+        target, name = _written(node)
         if target is not None and not (
-            isinstance(target, ast.Name) and target.id in scope.own | scope.made
+            isinstance(target, ast.Name) and (target.id in scope.own or target.id in scope.made)
         ):
             yield target.lineno, f"{ast.unparse(target)}.{name}", name
-        yield from _writes(child, inner)
 
 
 def _written(node: ast.AST) -> tuple[ast.expr | None, str]:
     """The object and the attribute that a node writes, if any."""
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
         return node.value, node.attr
-    if isinstance(node, ast.Call) and len(node.args) > 1:
-        called = ast.unparse(node.func)
-        if called in {"setattr", "delattr", "object.__setattr__", "object.__delattr__"}:
-            literal = node.args[1]
-            name = literal.value if isinstance(literal, ast.Constant) else ast.unparse(literal)
-            return node.args[0], str(name)
+    if isinstance(node, ast.Call) and len(node.args) > 1 and dotted(node.func) in SETTERS:
+        literal = node.args[1]
+        name = literal.value if isinstance(literal, ast.Constant) else ast.unparse(literal)
+        return node.args[0], str(name)
     return None, ""
 
 
@@ -236,7 +260,7 @@ def _scope_of(function: Function, outer: Scope, *, is_method: bool) -> Scope:
         if arguments and "staticmethod" not in decorators(function)
         else frozenset[str]()
     )
-    return Scope(outer.kind, own, _made(function, outer.kind, own))
+    return Scope(outer.kind, own, function)
 
 
 def _made(function: Function, kind: str | None, own: frozenset[str]) -> frozenset[str]:
@@ -281,10 +305,10 @@ def private_reaches(known: Sources) -> list[str]:
         if _is_private(edge.name or "") and edge.target(known) == edge.module
     ]
     for module in known:
-        allowed = {*UNDERSCORED, *_declared(module, known)}
+        allowed = UNDERSCORED.keys() | _declared(known[module])
         found += [
             f"{module}:{line}: reaches {reached}"
-            for line, reached, name in _reaches(tree(known[module]), frozenset())
+            for line, reached, name in _reaches(known[module])
             if name not in allowed and (module, name) not in STRANGERS
         ]
     return found
@@ -294,39 +318,41 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def _declared(module: str, known: Sources) -> Iterator[str]:
+@cache
+def _declared(text: str) -> frozenset[str]:
     """The attributes and methods declared by a module's own classes."""
-    for kind in classes(module, known):
-        yield from attributes(kind)
-        yield from (method.name for method in methods(kind))
+    found: set[str] = set()
+    for kind in classes(text):
+        found |= attributes(kind)
+        found |= {method.name for method in methods(kind)}
         for node in kind.body:
             if isinstance(node, ast.Assign):
-                yield from _bound(node.targets)
+                found |= _bound(node.targets)
             elif isinstance(node, ast.AnnAssign):
-                yield from _bound([node.target])
+                found |= _bound([node.target])
+    return frozenset(found)
 
 
-def _reaches(node: ast.AST, own: frozenset[str]) -> Iterator[tuple[int, str, str]]:
+def _reaches(text: str) -> Iterator[tuple[int, str, str]]:
     """Each private attribute of an object other than the method's own."""
-    for child in ast.iter_child_nodes(node):
-        inner = own
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner = _scope_of(child, Scope(own=own), is_method=isinstance(node, ast.ClassDef)).own
-        if isinstance(child, ast.Attribute) and _is_private(child.attr):
-            whose = ast.unparse(child.value)
-            if whose not in own and whose != "super()":
-                yield child.lineno, ast.unparse(child), child.attr
-        yield from _reaches(child, inner)
+    for node, scope in _scoped(text):
+        if (
+            isinstance(node, ast.Attribute)
+            and _is_private(node.attr)
+            and dotted(node.value) not in scope.own
+            and ast.unparse(node.value) != "super()"
+        ):
+            yield node.lineno, ast.unparse(node), node.attr
 
 
 def probes(known: Sources) -> list[str]:
     """`getattr` and `hasattr` with a literal name that a class of the package declares."""
-    ours = {name for module in known for name in _declared(module, known)}
+    ours = frozenset[str]().union(*map(_declared, known.values()))
     excused = set().union(*PROBES.values())
     found: list[str] = []
     used: set[tuple[str, str]] = set()
     for module in known:
-        for line, name in _probed(tree(known[module])):
+        for line, name in _probed(known[module]):
             if (module, name) in excused:
                 used.add((module, name))
             elif name in ours and not name.startswith("__"):
@@ -334,8 +360,8 @@ def probes(known: Sources) -> list[str]:
     return found + _unused(sorted(excused), used, known)
 
 
-def _probed(root: ast.AST) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(root):
+def _probed(text: str) -> Iterator[tuple[int, str]]:
+    for node in nodes(text):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)

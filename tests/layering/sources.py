@@ -110,13 +110,20 @@ def is_package(module: str, known: Mapping[str, str]) -> bool:
     """Whether relative imports in `module` start from itself: it contains modules, or it is a
     part.
     """
-    return any(name.startswith(f"{module}.") for name in known) or (
+    start = f"{module}."
+    return any(name.startswith(start) for name in known) or (
         module.count(".") < 2 and part_of(module) in BELOW
     )
 
 
-def imports(module: str, known: Mapping[str, str]) -> Iterator[Import]:
+def imports(module: str, known: Mapping[str, str]) -> tuple[Import, ...]:
     home = module if is_package(module, known) else module.rpartition(".")[0]
+    return _imports(module, home, known[module])
+
+
+@cache
+def _imports(module: str, home: str, text: str) -> tuple[Import, ...]:
+    found: list[Import] = []
 
     def absolute(node: ast.ImportFrom) -> str:
         if not node.level:
@@ -124,12 +131,14 @@ def imports(module: str, known: Mapping[str, str]) -> Iterator[Import]:
         base = home.split(".")[: len(home.split(".")) - node.level + 1]
         return ".".join([*base, *([node.module] if node.module else [])])
 
-    for node, typing, deferred in _statements(known[module]):
+    for node, typing, deferred in _statements(text):
         for alias in node.names:
+            at = node.lineno, typing, deferred
             if isinstance(node, ast.Import):
-                yield Import(module, alias.name, None, node.lineno, typing, deferred)
+                found.append(Import(module, alias.name, None, *at))
             else:
-                yield Import(module, absolute(node), alias.name, node.lineno, typing, deferred)
+                found.append(Import(module, absolute(node), alias.name, *at))
+    return tuple(found)
 
 
 @cache
@@ -142,10 +151,7 @@ def _statements(text: str) -> list[tuple[ast.Import | ast.ImportFrom, bool, bool
     def visit(node: ast.AST, *, typing: bool, deferred: bool) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom):
             found.append((node, typing, deferred))
-        elif isinstance(node, ast.If) and ast.unparse(node.test) in {
-            "TYPE_CHECKING",
-            "typing.TYPE_CHECKING",
-        }:
+        elif isinstance(node, ast.If) and last_name(node.test) == "TYPE_CHECKING":
             for statement in node.body:
                 visit(statement, typing=True, deferred=deferred)
             for statement in node.orelse:
@@ -166,6 +172,22 @@ def nodes(text: str) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(tree(text)))
 
 
+def dotted(node: ast.expr) -> str:
+    """The text of a name, or of an attribute of one, and otherwise nothing."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def last_name(node: ast.expr) -> str:
+    """A name, or the name of an attribute, whatever it is an attribute of."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def edges(known: Mapping[str, str]) -> list[Import]:
     """Every import of the package's own modules."""
     return [
@@ -180,8 +202,8 @@ def part_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-def classes(module: str, known: Sources) -> Iterator[ast.ClassDef]:
-    return (node for node in nodes(known[module]) if isinstance(node, ast.ClassDef))
+def classes(text: str) -> Iterator[ast.ClassDef]:
+    return (node for node in nodes(text) if isinstance(node, ast.ClassDef))
 
 
 def methods(kind: ast.ClassDef) -> Iterator[Function]:
@@ -193,21 +215,18 @@ def decorators(function: Function) -> set[str]:
 
 
 def fields(kind: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """The annotated fields of a class, each with its annotation."""
+    """The annotated fields of a class, each with the name of its type, without parameters."""
     for node in kind.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            yield node.target.id, ast.unparse(node.annotation)
+            of = node.annotation
+            yield node.target.id, dotted(of.value if isinstance(of, ast.Subscript) else of)
 
 
 def attributes(kind: ast.ClassDef) -> set[str]:
     """The attributes of a class's instances: annotated fields, slots, and assignments to `self`."""
-    found = {
-        name
-        for name, annotation in fields(kind)
-        if not annotation.startswith(("ClassVar", "InitVar"))
-    }
+    found = {name for name, annotation in fields(kind) if annotation not in {"ClassVar", "InitVar"}}
     for node in kind.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__slots__":
+        if isinstance(node, ast.Assign) and dotted(node.targets[0]) == "__slots__":
             found |= {
                 each.value
                 for each in ast.walk(node.value)

@@ -14,9 +14,10 @@ from typing import Any
 
 import pydantic
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.dlq_help import record
+from tests.properties import examples
 
 from sluicegate import PermanentError
 from sluicegate._core.values.encoding import all_to_json
@@ -73,7 +74,7 @@ def read_back(item: object) -> Any:
 
 
 @given(nested(EXACT, KEYS))
-@settings(max_examples=100, deadline=None)
+@examples(40, long=200)
 def test_exact_values_read_back_as_they_were(item: Any) -> None:
     """Compared by `repr`, so that NaN equals itself, and 1 is neither 1.0 nor True."""
     letter = read_back(item)
@@ -82,7 +83,7 @@ def test_exact_values_read_back_as_they_were(item: Any) -> None:
 
 
 @given(nested(LEAVES, st.one_of(KEYS, st.dates(), st.uuids(), st.builds(object))))
-@settings(max_examples=100, deadline=None)
+@examples(40, long=200)
 def test_any_value_makes_a_letter(item: Any) -> None:
     letter = read_back(item)
     assert letter.replayable is (letter.item_form != REPR)

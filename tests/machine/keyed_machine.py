@@ -19,7 +19,7 @@ from sluicegate.errors import KeyFailedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate.batcher import Stats
+    from sluicegate.batcher.report import Stats
 
 
 class KeyedMachine(BatcherMachine):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.machine.model import Producer
 
     from sluicegate import Batch
-    from sluicegate.batcher import Stats
+    from sluicegate.batcher.report import Stats
 
 Line = tuple[int | None, int | None]
 

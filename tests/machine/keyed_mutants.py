@@ -95,9 +95,9 @@ def a_key_is_free_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def a_key_is_free_once_its_write_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key is released although its write continues."""
-    real = Dispatcher.settled
+    real = Dispatcher.book_outcome
 
-    def settled(
+    def book_outcome(
         self: Dispatcher[Any], flight: Any, indices: Any, outcome: Any, details: Any
     ) -> None:
         real(self, flight, indices, outcome, details)
@@ -105,7 +105,7 @@ def a_key_is_free_once_its_write_is_cut(monkeypatch: pytest.MonkeyPatch) -> None
             self.window.close()
             self.gathering.gatherer.done(flight.sealed, indices)
 
-    monkeypatch.setattr(Dispatcher, "settled", settled)
+    monkeypatch.setattr(Dispatcher, "book_outcome", book_outcome)
 
 
 @mutant("order", kind="keys", overflow="block")

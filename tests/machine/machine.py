@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sluicegate import Batch, Observer, Sink
-    from sluicegate.batcher import Stats, Tally
+    from sluicegate.batcher import Tally
+    from sluicegate.batcher.report import Stats
 
 LONG = 400.0
 """Longer than any scripted write."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from sluicegate import Batch, Limits, Receipt
-    from sluicegate.batcher import FlushReport
+    from sluicegate.batcher.report import FlushReport
 
 
 @dataclass(slots=True, eq=False)

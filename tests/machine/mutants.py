@@ -126,9 +126,9 @@ def a_waiter_is_overtaken_by_a_newcomer(monkeypatch: pytest.MonkeyPatch) -> None
 @mutant
 def a_wake_up_is_lost_at_a_full_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed items make room, and no waiter is woken."""
-    real = Dispatcher.settled
+    real = Dispatcher.book_outcome
 
-    def settled(
+    def book_outcome(
         self: Dispatcher[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
     ) -> None:
         accepting = self.lifecycle.accepting
@@ -136,7 +136,7 @@ def a_wake_up_is_lost_at_a_full_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
         real(self, flight, indices, outcome, details)
         self.lifecycle.accepting = accepting
 
-    monkeypatch.setattr(Dispatcher, "settled", settled)
+    monkeypatch.setattr(Dispatcher, "book_outcome", book_outcome)
 
 
 @mutant
@@ -157,9 +157,9 @@ def _take_stopping(dispatcher: Dispatcher[Any], now: float) -> Any:
 @mutant
 def room_in_bytes_comes_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a batch is settled in parts, each part returns all of its bytes."""
-    real = Dispatcher.settled
+    real = Dispatcher.book_outcome
 
-    def settled(
+    def book_outcome(
         self: Dispatcher[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
     ) -> None:
         sizes = flight.sealed.sizes
@@ -169,7 +169,7 @@ def room_in_bytes_comes_back_twice(monkeypatch: pytest.MonkeyPatch) -> None:
             )
         real(self, flight, indices, outcome, details)
 
-    monkeypatch.setattr(Dispatcher, "settled", settled)
+    monkeypatch.setattr(Dispatcher, "book_outcome", book_outcome)
 
 
 # -- overflow --------------------------------------------------------------------------------------
@@ -380,9 +380,9 @@ def an_earlier_doubt_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant
 def a_receipt_is_told_of_successes_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiter for a failed item waits forever."""
-    real = Dispatcher.settled
+    real = Dispatcher.book_outcome
 
-    def settled(
+    def book_outcome(
         self: Dispatcher[Any], flight: Any, indices: Any, outcome: Outcome, details: Any
     ) -> None:
         receipts = flight.sealed.receipts
@@ -391,7 +391,7 @@ def a_receipt_is_told_of_successes_only(monkeypatch: pytest.MonkeyPatch) -> None
         real(self, flight, indices, outcome, details)
         flight.sealed.receipts = receipts
 
-    monkeypatch.setattr(Dispatcher, "settled", settled)
+    monkeypatch.setattr(Dispatcher, "book_outcome", book_outcome)
 
 
 # -- fences and shutting down ----------------------------------------------------------------------

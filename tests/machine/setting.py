@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 from tests.machine.destination import ERRORS, Act
 
-from sluicegate import CircuitBreaker, DeadLetter, Limits, Retry, Timeout
-from sluicegate.retry import Backoff
+from sluicegate import Backoff, CircuitBreaker, DeadLetter, Limits, Retry, Timeout
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

@@ -2,6 +2,8 @@
 
 The durations are found by their annotation, or by a docstring that says seconds; a new one fails
 here until it is checked, or listed below with the reason why it is not.
+
+White box: the check that all durations share.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
-from tests.surface import PUBLIC, members
+from tests.surface import PUBLIC, members, not_exported
 
 from sluicegate import (
     Batcher,
@@ -30,6 +32,7 @@ from sluicegate._core import checks
 from sluicegate.consumer import MemoryLog, MemorySource, TopicPartition
 from sluicegate.errors import SluicegateWarning
 from sluicegate.postgres import (
+    PostgresAccess,
     PostgresSink,
     QueueAdmin,
     StreamReader,
@@ -85,12 +88,13 @@ NEEDED: dict[str, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "ElasticsearchSink": lambda: ((URL,), {"index": "events"}),
     "FileSink": lambda: (("events.jsonl",), {}),
     "HttpAccess": lambda: ((URL,), {}),
+    "KafkaAccess": lambda: (("kafka:9092",), {}),
+    "PostgresAccess": lambda: ((DSN,), {}),
     "HttpSink": lambda: ((URL,), {}),
     "KafkaSink": lambda: (("orders",), {"bootstrap": "kafka:9092"}),
     "NatsSink": lambda: (("orders.new",), {"servers": "nats:4222"}),
     "ObjectSink": lambda: (("s3://bucket/events",), {}),
     "ParquetSink": lambda: (("s3://bucket/events",), {"schema": {"id": "int64"}}),
-    "PostgresAccess": lambda: ((DSN,), {}),
     "PostgresEffects": lambda: ((DSN,), {}),
     "PostgresQueueSink": lambda: ((DSN,), {"queue": "mails"}),
     "PostgresSink": lambda: ((DSN,), {"table": "events", "columns": ("id",)}),
@@ -144,7 +148,19 @@ def _admin(name: str) -> Callable[[int], Any]:
     return lambda n: QueueAdmin(DSN).create("mails", **cast("Any", {name: n}))
 
 
+def _environment(name: str) -> Callable[[int], Any]:
+    def read(n: int) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PGHOST", "db")
+            return PostgresAccess.from_environment(**cast("Any", {name: n}))
+
+    return read
+
+
 CALLS: dict[str, Callable[[int], Any]] = {
+    "PostgresAccess.from_environment(answer_timeout=)": _environment("answer_timeout"),
+    "PostgresAccess.from_environment(close_timeout=)": _environment("close_timeout"),
+    "PostgresAccess.from_environment(statement_timeout=)": _environment("statement_timeout"),
     "Batcher.add(timeout=)": lambda n: _batcher(lambda it: it.add(1, timeout=n)),
     "Batcher.add_many(timeout=)": lambda n: _batcher(lambda it: it.add_many([1], timeout=n)),
     "Batcher.add_from(timeout=)": lambda n: _batcher(lambda it: it.add_from([1], timeout=n)),
@@ -204,9 +220,6 @@ NOT_CHECKED = {
     "LoopClock.sleep(seconds=)": "on the path of every wait",
     "write_dataframe(patience=)": "checked as that of `register`, for a data frame",
     "Write(patience=)": "checked as that of `register`, with its pipeline",
-    "PostgresAccess.from_environment(answer_timeout=)": "checked by the class",
-    "PostgresAccess.from_environment(close_timeout=)": "checked by the class",
-    "PostgresAccess.from_environment(statement_timeout=)": "checked by the class",
     "JobAdmin.apply_retention(keep_ids=)": "only a timedelta",
     "JobAdmin.apply_retention(keep_clients=)": "only a timedelta",
     "JobAdmin.purge(older_than=)": "only a timedelta",
@@ -231,20 +244,27 @@ _ARGUMENT = r"^ *{name}: (.*?)(?=^ *\w+: |\Z)"
 
 
 def _durations() -> Iterator[Duration]:
+    for name, thing in _described():
+        yield from _of(name, thing)
+        if isinstance(thing, type):
+            for member in {re.split(r"\W", line)[0] for line in members(thing)}:
+                static = inspect.getattr_static(thing, member)
+                if inspect.isfunction(static) or isinstance(static, (classmethod, staticmethod)):
+                    yield from _of(f"{name}.{member}", getattr(thing, member))
+
+
+def _described() -> Iterator[tuple[str, Any]]:
+    """What programs import or call, including the types of what they receive."""
     for path in PUBLIC:
         module = importlib.import_module(path)
         for name in getattr(module, "__all__", ()):
             thing = getattr(module, name)
-            if getattr(thing, "__module__", path) != path or not callable(thing):
-                continue
-            yield from _of(name, thing)
-            if isinstance(thing, type):
-                for member in {re.split(r"\W", line)[0] for line in members(thing)}:
-                    static = inspect.getattr_static(thing, member)
-                    if inspect.isfunction(static) or isinstance(
-                        static, (classmethod, staticmethod)
-                    ):
-                        yield from _of(f"{name}.{member}", getattr(thing, member))
+            if getattr(thing, "__module__", path) == path and callable(thing):
+                yield name, thing
+    for path, name in not_exported():
+        thing = getattr(importlib.import_module(path), name)
+        if callable(thing):
+            yield name, thing
 
 
 def _of(owner: str, called: Any) -> Iterator[Duration]:

@@ -1,5 +1,7 @@
 """Correct code that looks like a mistake causes no message; and properties that messages must not
 break.
+
+White box: the checks of one item.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.checks import shown
+from sluicegate._core.stacking import FunctionSink
 from sluicegate.batcher import Adaptive, Tenants
 from sluicegate.batcher.item_mistakes import check_item, several
 from sluicegate.errors import ItemFunctionError, SluicegateWarning
@@ -36,7 +39,7 @@ from sluicegate.kafka import ConfluentKafkaSource, KafkaSource
 from sluicegate.nats import JetStreamSource
 from sluicegate.postgres import PostgresQueueSource, PostgresSink, PostgresStreamSource
 from sluicegate.retry import RetryBudget
-from sluicegate.sinks import FunctionSink, Isolate, MemorySink, RateLimit, Router, Split
+from sluicegate.sinks import Isolate, MemorySink, RateLimit, Router, Split
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock

@@ -28,7 +28,8 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate.objects import ObjectSink, StoredObject
+from sluicegate.objects import ObjectSink
+from sluicegate.objects.sink import StoredObject
 
 if TYPE_CHECKING:
     from tests.http.http_help import Request, Step

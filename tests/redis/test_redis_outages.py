@@ -16,10 +16,12 @@ from tests.redis.redis_help import LIST, STREAM, Store, names, written
 from tests.redis_server import redis_sentinel, redis_server
 
 from sluicegate import (
+    Backoff,
     Batcher,
     Limits,
     Outcome,
     RefusedError,
+    Retry,
     RowBatch,
     UnavailableError,
     UnknownOutcomeError,
@@ -30,7 +32,6 @@ from sluicegate import (
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate._core.opening import opened
 from sluicegate.redis import RedisSink
-from sluicegate.retry import Backoff, Retry
 from sluicegate.testing.servers.program import free_port
 from sluicegate.testing.servers.require import there_or_skip
 

@@ -20,13 +20,13 @@ from sluicegate import (
     Limits,
     Outcome,
     RefusedError,
+    Retry,
     RowBatch,
     send,
     stack,
 )
 from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate.redis import RedisSink
-from sluicegate.retry import Retry
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

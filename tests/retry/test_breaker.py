@@ -337,7 +337,7 @@ async def test_who_waits_for_an_open_circuit_holds_no_slot_and_pushes_back(
 
 
 @pytest.mark.parametrize("when_open", ["wait", "raise"])
-@pytest.mark.parametrize("workers", [1, 2, 4, 16])
+@pytest.mark.parametrize("workers", [1, 16])
 @pytest.mark.parametrize("inside", [True, False])
 async def test_an_outage_pushes_back_and_loses_nothing(
     fake_clock: FakeClock, workers: int, when_open: Any, *, inside: bool
@@ -358,18 +358,18 @@ async def test_an_outage_pushes_back_and_loses_nothing(
 
     decorators = [breaker(consecutive=5, when_open=when_open, longest_open=10.0), Retry()]
     sink = stack(destination, Timeout(5.0), *(decorators if inside else reversed(decorators)))
-    limits = Limits(max_items=500, workers=workers, max_pending_items=17_000)
+    limits = Limits(max_items=125, workers=workers, max_pending_items=4_250)
     async with Batcher(sink, limits=limits, shutdown_deadline=1000.0) as batcher:
-        for item in range(40_000):
+        for item in range(10_000):
             await batcher.add(item)
-            if item % 1_000 == 0:
+            if item % 250 == 0:
                 await asyncio.sleep(0.1)
         await batcher.flush()
         assert fake_clock.now() < 145.0
     assert failed <= workers + 50
     assert batcher.report is not None
-    assert batcher.report.tally.delivered == 40_000
-    assert sorted(applied) == list(range(40_000))
+    assert batcher.report.tally.delivered == 10_000
+    assert sorted(applied) == list(range(10_000))
 
 
 async def test_a_shutdown_lets_what_waits_try_at_once_and_until_its_deadline(

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import tenacity
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from sluicegate import (
     Batch,
@@ -159,7 +160,7 @@ def decorators(rng: random.Random, target: Truth) -> list[Any]:
     return [rng.choice(pool)() for _ in range(rng.randint(0, 4))]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(12, long=60)
 @given(
     seed=st.integers(0, 2**40),
     workers=st.integers(1, 3),
@@ -209,7 +210,7 @@ def test_outcomes_tell_the_truth_in_every_order_and_at_every_moment(
     }
 
 
-@settings(max_examples=25, deadline=None)
+@examples(10, long=60)
 @given(
     seed=st.integers(0, 2**40),
     workers=st.integers(1, 3),

@@ -1,4 +1,7 @@
-"""A destination that refuses every write, and items that are refused alone."""
+"""A destination that refuses every write, and items that are refused alone.
+
+White box: errors are judged by the class that a retry would see.
+"""
 
 from __future__ import annotations
 
@@ -92,9 +95,13 @@ def letters() -> tuple[list[int], DeadLetter]:
     return taken, DeadLetter(take)
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-@pytest.mark.parametrize("key", [None, lambda item: item % 7], ids=["plain", "keyed"])
-@pytest.mark.parametrize("outage", [1.0, 300.0])
+@pytest.mark.parametrize(
+    ("workers", "key", "outage"),
+    [
+        (1, None, 1.0),
+        *((workers, key, 300.0) for workers in (1, 4) for key in (None, lambda item: item % 7)),
+    ],
+)
 async def test_a_refusal_of_everything_is_an_outage(
     fake_clock: FakeClock, workers: int, outage: float, key: Any
 ) -> None:
@@ -148,25 +155,35 @@ async def test_an_outage_that_ends_within_a_search_moves_the_item_refused_alone_
     assert taken == []
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-@pytest.mark.parametrize("key", [None, lambda item: item % 500], ids=["plain", "keyed"])
-@pytest.mark.parametrize("bad", [0, 1_234, 2_999])
-@pytest.mark.parametrize("size", [1, 500])
+@pytest.mark.parametrize(
+    ("workers", "key", "bad", "size"),
+    [
+        *((workers, key, 334, 1) for workers in (1, 4) for key in (None, lambda item: item % 200)),
+        *(
+            (workers, key, 334, 200)
+            for workers in (1, 4)
+            for key in (None, lambda item: item % 200)
+        ),
+        (1, None, 0, 1),
+        (4, None, 799, 1),
+        (4, None, 0, 200),
+        (1, None, 799, 200),
+    ],
+)
 async def test_the_one_item_that_is_refused_alone_is_given_up_and_no_other(
     fake_clock: FakeClock, workers: int, key: Any, bad: int, size: int
 ) -> None:
-    """decisions 0.3: one 403 for a specific body among 3,000 good items."""
+    """decisions 0.3: one 403 for a specific body among 800 good items, wherever it is."""
     server = Server(lambda now, items: bad in items)
     taken, dead_letter = letters()
     limits = Limits(max_items=size, workers=workers, max_delay=0.05)
     async with Batcher(stack(server, Retry(), dead_letter), limits=limits, key=key) as batcher:
-        receipts = [await batcher.submit(item) for item in range(3_000)]
+        receipts = [await batcher.submit(item) for item in range(800)]
         await batcher.flush(timeout=100.0)
-        if (
-            size == 1 and bad == 2_999
-        ):  # nothing proves that the destination accepts items: it waits for the next ones
+        if size == 1 and bad == 799:
+            # nothing proves that the destination accepts items: it waits for the next ones
             assert batcher.stats().destination.state == "refused"
-        for item in range(3_000, 3_010):
+        for item in range(800, 810):
             receipts.append(await batcher.submit(item))
             await fake_clock.sleep(10.0)
         assert (await batcher.flush(timeout=100.0)).complete
@@ -176,13 +193,20 @@ async def test_the_one_item_that_is_refused_alone_is_given_up_and_no_other(
     assert [item for item, outcome in enumerate(outcomes) if outcome is not Outcome.DELIVERED] == [
         bad
     ]
-    assert sorted(server.applied) == [item for item in range(3_010) if item != bad]
+    assert sorted(server.applied) == [item for item in range(810) if item != bad]
     assert len([items for _, items in server.calls if bad in items]) < 80
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-@pytest.mark.parametrize("key", [None, lambda item: item % 50], ids=["plain", "keyed"])
-@pytest.mark.parametrize("restart", [0.0, 3.0, 20.0])
+@pytest.mark.parametrize(
+    ("workers", "key", "restart"),
+    [
+        (1, None, 0.0),
+        (1, lambda item: item % 50, 3.0),
+        (4, None, 20.0),
+        (4, lambda item: item % 50, 0.0),
+        (4, None, 3.0),
+    ],
+)
 async def test_an_item_that_crashes_the_server_behind_a_proxy_is_given_up_and_no_other(
     fake_clock: FakeClock, workers: int, key: Any, restart: float
 ) -> None:
@@ -249,8 +273,8 @@ async def test_an_outage_in_the_middle_of_a_search_gives_up_no_good_item(
     fake_clock: FakeClock,
 ) -> None:
     """Two bad items, and refusals of everything that begin and end during the search for them."""
-    for offset in range(40):
-        begins = fake_clock.now() + 0.01 + offset * 0.05
+    for offset in range(14):
+        begins = fake_clock.now() + 0.01 + offset * 0.15
         server = Server(
             lambda now, items, begins=begins: (  # type: ignore[misc]
                 not {17, 444}.isdisjoint(items) or begins <= now < begins + 0.7
@@ -267,7 +291,7 @@ async def test_an_outage_in_the_middle_of_a_search_gives_up_no_good_item(
         assert sorted(server.applied) == [item for item in range(600) if item not in {17, 444}]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 async def test_one_of_two_servers_that_refuses_costs_no_item(
     fake_clock: FakeClock, seed: int
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 import tenacity
 
 from sluicegate import (
+    Backoff,
     Batch,
     Batcher,
     ConfigError,
@@ -31,7 +32,6 @@ from sluicegate import (
     stack,
 )
 from sluicegate.errors import ResultMismatch, StoppedError
-from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,7 +198,7 @@ def test_full_jitter_stays_in_its_interval() -> None:
     assert Backoff(base=0)(3) == 0.0
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4, 16])
+@pytest.mark.parametrize("workers", [1, 4, 16])
 async def test_an_outage_pushes_back_and_loses_nothing(fake_clock: FakeClock, workers: int) -> None:
     """B-T42, B-T60: 120 s down; producers wait, one batch at a time probes, nothing is rejected,
     everything is written soon afterwards.
@@ -223,25 +223,25 @@ async def test_an_outage_pushes_back_and_loses_nothing(fake_clock: FakeClock, wo
             raise UnavailableError("refused")
         applied.extend(batch)
 
-    limits = Limits(max_items=500, workers=workers, max_pending_items=17_000)
+    limits = Limits(max_items=125, workers=workers, max_pending_items=4_250)
     sink = stack(write, Timeout(5.0), Retry())
     waited = 0.0
     async with Batcher(sink, limits=limits, shutdown_deadline=1000.0) as batcher:
-        for i in range(40_000):
+        for i in range(10_000):
             began = fake_clock.now()
             await batcher.add(i)
             waited = max(waited, fake_clock.now() - began)
-            if i % 1_000 == 0:
+            if i % 250 == 0:
                 await asyncio.sleep(0.1)
         await batcher.flush()
         assert fake_clock.now() < 135.0
     assert waited > 60.0
     assert failed <= workers + 50
     assert batcher.report is not None
-    assert batcher.report.tally.delivered == 40_000
-    assert sorted(applied) == list(range(40_000))
+    assert batcher.report.tally.delivered == 10_000
+    assert sorted(applied) == list(range(10_000))
     if workers == 1:
-        assert applied == list(range(40_000))
+        assert applied == list(range(10_000))
 
 
 async def test_an_outage_can_be_given_up(fake_clock: FakeClock) -> None:

@@ -4,8 +4,9 @@ batch.
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from sluicegate.retry.search import ENOUGH, QUIET, Search
 
@@ -60,7 +61,7 @@ class Model:
         self.pending = [index for index in self.pending if index not in set(part)]
 
 
-@settings(max_examples=300)
+@examples(100, long=500)
 @given(
     size=st.integers(1, 40),
     bad=st.sets(st.integers(0, 39), max_size=3),

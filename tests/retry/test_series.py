@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate import ErrorClass, Outcome, Retry, RetryPolicy, RowBatch, WriteResult
+from sluicegate import Backoff, ErrorClass, Outcome, Retry, RetryPolicy, RowBatch, WriteResult
 from sluicegate import send as send_to
 from sluicegate.errors import ResultMismatch, StoppedError
-from sluicegate.retry import Backoff
 from sluicegate.retry.series import RetrySeries
 
 if TYPE_CHECKING:

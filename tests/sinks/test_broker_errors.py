@@ -19,11 +19,13 @@ from redis import sentinel
 from sluicegate import ErrorClass, UnknownOutcomeError
 from sluicegate._core.classify import classified
 from sluicegate._core.errors import classify
-from sluicegate.kafka import KafkaSink, classify_kafka
+from sluicegate.kafka import KafkaSink
 from sluicegate.kafka.client.answers import Failed, result_of
-from sluicegate.kafka.errors import class_of_code
-from sluicegate.nats import NatsSink, classify_nats
-from sluicegate.redis import RedisSink, classify_redis
+from sluicegate.kafka.errors import class_of_code, classify_kafka
+from sluicegate.nats import NatsSink
+from sluicegate.nats.sink.sink import classify_nats
+from sluicegate.redis import RedisSink
+from sluicegate.redis.refusals import classify_redis
 
 P, T, U = ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE
 R, H, X = ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.UNKNOWN

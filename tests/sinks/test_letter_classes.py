@@ -17,6 +17,7 @@ from sluicegate import (
     CircuitBreaker,
     ConfigError,
     DeadLetter,
+    ErrorClass,
     FanOut,
     Limits,
     PermanentError,
@@ -31,7 +32,6 @@ from sluicegate import (
 )
 from sluicegate.errors import SluicegateWarning, StoppedError
 from sluicegate.postgres import PostgresSink
-from sluicegate.retry import ErrorClass
 from sluicegate.sinks import (
     Combine,
     DeadLetterRecord,

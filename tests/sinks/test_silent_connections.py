@@ -28,8 +28,7 @@ from tests.sinks.test_down_behind_a_proxy import (
 from tests.sql.conftest import mariadb
 from tests.sql.sql_help import SqlTable
 
-from sluicegate import Batcher, Limits, Observer, Retry, RowBatch, Timeout, send, stack
-from sluicegate.retry import Backoff
+from sluicegate import Backoff, Batcher, Limits, Observer, Retry, RowBatch, Timeout, send, stack
 from sluicegate.sql import SqlSink
 
 if TYPE_CHECKING:

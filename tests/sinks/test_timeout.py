@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import Retry, RowBatch, Timeout, TransientError, UnavailableError, send, stack
+from sluicegate import (
+    Backoff,
+    Retry,
+    RowBatch,
+    Timeout,
+    TransientError,
+    UnavailableError,
+    send,
+    stack,
+)
 from sluicegate.errors import TimedOutError
-from sluicegate.retry import Backoff
 
 if TYPE_CHECKING:
     from sluicegate import Batch

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate._core.clock import Signal
-from sluicegate.sinks import Rate
-from sluicegate.sinks.meter import Meter, Meters, TokenBucket, Turn
+from sluicegate.sinks.meter import Meter, Meters, Rate, TokenBucket, Turn
 
 
 def test_a_bucket_lets_through_what_it_holds_and_then_what_comes() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sluicegate.errors import MissingJars
-from sluicegate.testing import skip_or_fail
+from sluicegate.testing.servers.require import skip_or_fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import pytest
 from sluicegate import ConfigError
 from sluicegate.errors import MissingJars
 from sluicegate.spark import connector_jars
-from sluicegate.testing import skip_or_fail
+from sluicegate.testing.servers.require import skip_or_fail
 
 
 def test_each_connector_has_its_jars() -> None:

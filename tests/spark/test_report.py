@@ -10,14 +10,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sluicegate import Batch, PermanentError, WriteResult
-from sluicegate.spark import (
-    SparkWriteReport,
-    StreamReport,
-    UnitReport,
-    foreach_batch,
-    write_dataframe,
-)
-from sluicegate.spark.pipeline import PipelineReport
+from sluicegate.spark import PipelineReport, SparkWriteReport, foreach_batch, write_dataframe
+from sluicegate.spark.report import StreamReport, UnitReport
 
 if TYPE_CHECKING:
     from pathlib import Path

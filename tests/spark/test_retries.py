@@ -9,7 +9,7 @@ import pytest
 
 from sluicegate import PermanentError, RefusedError, TransientError, UnavailableError
 from sluicegate.errors import TransactionLost
-from sluicegate.postgres import classify_postgres
+from sluicegate.postgres.client.errors import classify_postgres
 from sluicegate.spark.task.transaction import ATTEMPTS, transaction_retries
 
 

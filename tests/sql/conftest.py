@@ -26,11 +26,18 @@ DRIVERS = [
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDbServer]:
-    """One server for all tests; without strict mode, like a carelessly operated one.
+    """One server for all tests; without strict mode, like a carelessly operated one. It survives a
+    kill, but not a power failure: it does not wait for the disk.
 
     Skips unless Debian's packages are available, or `SLUICEGATE_REQUIRE` names `mariadb`.
     """
-    with there_or_skip("mariadb", mariadb_server("--sql-mode=")) as server:
+    options = (
+        "--sql-mode=",
+        "--innodb-flush-log-at-trx-commit=2",
+        "--skip-innodb-doublewrite",
+        "--debug-no-sync",
+    )
+    with there_or_skip("mariadb", mariadb_server(*options)) as server:
         SqlTable(server.url(database="mysql")).run("CREATE DATABASE IF NOT EXISTS test")
         yield server
 

@@ -111,9 +111,9 @@ class TestPostgresIgnoring(TestPostgresByAsyncpg):
 
 
 class TestMariaDb(TestSqlite):
-    """MariaDB, with a driver in threads."""
+    """MariaDB, with an async driver."""
 
-    driver = "pymysql"
+    driver = "asyncmy"
 
     @pytest.fixture(autouse=True)
     def on(self, mariadb: MariaDbServer) -> None:
@@ -127,10 +127,11 @@ class TestMariaDb(TestSqlite):
             )
 
 
-class TestMariaDbByAsyncmy(TestMariaDb):
-    """With an async driver; replaces rows."""
+@pytest.mark.long
+class TestMariaDbByPymysql(TestMariaDb):
+    """With a driver that runs in threads; replaces rows."""
 
-    driver = "asyncmy"
+    driver = "pymysql"
     options: ClassVar[dict[str, Any]] = {"on_conflict": "update"}
 
 

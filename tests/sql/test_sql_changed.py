@@ -14,6 +14,7 @@ from tests.sql.sql_help import SqlTable, names, written
 from sluicegate import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from tests.sql.mariadb import MariaDbServer
@@ -42,6 +43,13 @@ def postgres(request: pytest.FixtureRequest, embedded_postgres: EmbeddedPostgres
     """A PostgreSQL table."""
     url = embedded_postgres.dsn.replace("postgresql://", "postgresql+{}://")
     return SqlTable(url.format(request.param), url.format("psycopg"))
+
+
+def quickly(kinds: Iterable[str], *quick: str) -> list[Any]:
+    """All types; those besides `quick` run with the long tests, as `test_sql_accepted_values` has
+    every class of values in each of them.
+    """
+    return [pytest.param(kind, marks=() if kind in quick else pytest.mark.long) for kind in kinds]
 
 
 async def _stored(
@@ -81,7 +89,7 @@ MYSQL: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", MYSQL)
+@pytest.mark.parametrize("kind", quickly(MYSQL, "DATE", "TIME", "SET('a','b','3')"))
 async def test_values_that_mysql_takes_for_others(mysql: SqlTable, kind: str) -> None:
     bad, good, stored = MYSQL[kind]
     assert await _stored(mysql, kind, bad, good) == stored
@@ -140,7 +148,7 @@ POSTGRES: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
 
 
 @pytest.mark.filterwarnings("ignore:Did not recognize type 'pair'")
-@pytest.mark.parametrize("kind", POSTGRES)
+@pytest.mark.parametrize("kind", quickly(POSTGRES, "text[]", "small[]", "daterange"))
 async def test_values_that_drivers_of_postgresql_take_for_others(
     postgres: SqlTable, kind: str
 ) -> None:

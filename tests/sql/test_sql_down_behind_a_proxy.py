@@ -16,17 +16,18 @@ import sqlalchemy as sa
 from tests.sql.conftest import table_of
 
 from sluicegate import (
+    Backoff,
     Batcher,
     ConfigError,
     ErrorClass,
     Limits,
+    Retry,
     RowBatch,
     UnavailableError,
     send,
     stack,
 )
 from sluicegate._core.classify import classified
-from sluicegate.retry import Backoff, Retry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -36,7 +37,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-SERVERS = ["asyncpg", "psycopg", "asyncmy", "pymysql"]
+SERVERS = [
+    "asyncpg",
+    "asyncmy",
+    *(pytest.param(each, marks=pytest.mark.long) for each in ("psycopg", "pymysql")),
+]
 PHASES = {
     rb"(?<!AUTO)COMMIT": "a COMMIT",
     rb"INSERT": "a statement",

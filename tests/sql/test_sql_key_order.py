@@ -48,7 +48,7 @@ def create(table: SqlTable, columns: str) -> None:
     table.run(f"CREATE TABLE words ({columns})")
 
 
-@pytest.mark.parametrize("most", [2, pytest.param(99, marks=pytest.mark.long)])
+@pytest.mark.parametrize("most", [1, pytest.param(99, marks=pytest.mark.long)])
 async def test_a_batch_leaves_what_its_rows_leave_one_by_one(
     table: SqlTable, real_clock: LoopClock, most: int
 ) -> None:

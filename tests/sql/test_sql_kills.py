@@ -20,10 +20,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.sql.conftest import table_of
 
-from sluicegate import Batcher, Limits, Outcome, WriteResult, gather, send, stack
+from sluicegate import (
+    Backoff,
+    Batcher,
+    Limits,
+    Outcome,
+    Retry,
+    Timeout,
+    WriteResult,
+    gather,
+    send,
+    stack,
+)
 from sluicegate._core.decorator import WrappingSink
-from sluicegate.retry import Backoff, Retry
-from sluicegate.sinks import Timeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

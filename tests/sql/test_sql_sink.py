@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 async def test_many_rows_are_split_below_the_limits(table: SqlTable) -> None:
     """batcher/B37: below the limit of parameters, in one transaction, in order."""
-    rows = [(number, f"w{number}") for number in range(40_000)]
+    rows = [(number, f"w{number}") for number in range(33_000)]
     async with table.sink() as sink:
         assert await written(sink, rows) == {}
     assert await table.looked() == rows
@@ -40,14 +40,14 @@ async def test_many_rows_are_split_below_the_limits(table: SqlTable) -> None:
 async def test_bad_rows_fail_alone(table: SqlTable) -> None:
     """At any position; the others are stored, in order."""
     chance = random.Random(3)
-    rows: list[tuple[int, str | None]] = [(number, "w") for number in range(3000)]
-    bad = sorted(chance.sample(range(3000), 7))
+    rows: list[tuple[int, str | None]] = [(number, "w") for number in range(1000)]
+    bad = sorted(chance.sample(range(1, 999), 7))
     for at in bad:
         rows[at] = (at, None)
-    rows[2999] = (0, "again")
+    rows[999] = (0, "again")
     async with table.sink() as sink:
         errors = await written(sink, rows)
-        assert names(errors) == dict.fromkeys(sorted({*bad, 2999}), "PermanentError")
+        assert names(errors) == dict.fromkeys(sorted({*bad, 999}), "PermanentError")
         assert await table.looked() == [row for at, row in enumerate(rows) if at not in errors]
         assert await written(sink, [(5000, "after")]) == {}
 
@@ -252,9 +252,8 @@ async def test_names_are_taken_literally(table: SqlTable) -> None:
 # -- tables that do not fit ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
+async def test_columns_that_do_not_fit(table: SqlTable) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         (
             {"columns": ("id", "wrod")},
             "columns='wrod': is not a column of 'words'; it has nr, id, word",
@@ -264,13 +263,12 @@ async def test_names_are_taken_literally(table: SqlTable) -> None:
             {"on_conflict": "update", "conflict_columns": ("word",)},
             "are not a unique key of 'words'",
         ),
-    ],
-)
-async def test_columns_that_do_not_fit(table: SqlTable, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        async with table.sink(**options):
-            pass
-    assert told in str(caught.value)
+    ]
+    for options, told in cases:
+        with pytest.raises(ConfigError) as caught:
+            async with table.sink(**options):
+                pass
+        assert told in str(caught.value)
 
 
 async def test_a_table_that_does_not_exist(table: SqlTable) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 
-@pytest.mark.parametrize("has_keys", [False, True])
+@pytest.mark.parametrize("has_keys", [pytest.param(False, marks=pytest.mark.long), True])
 async def test_a_conflict_is_judged_by_the_stored_row_and_by_the_items_before(
     table: SqlTable, *, has_keys: bool
 ) -> None:
@@ -110,7 +110,9 @@ async def test_another_unique_key_that_is_taken_is_no_duplicate(table: SqlTable,
     assert await table.looked() == [(9, "taken"), (2, "free")]
 
 
-@pytest.mark.parametrize("mode", ["error", "ignore", "update"])
+@pytest.mark.parametrize(
+    "mode", ["error", pytest.param("ignore", marks=pytest.mark.long), "update"]
+)
 async def test_a_key_with_null_is_not_sent_again(table: SqlTable, mode: str) -> None:
     """No conflict would keep it from being stored twice."""
     table.make("id INT UNIQUE, word VARCHAR(20)")

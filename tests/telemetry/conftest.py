@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicegate.testing import skip_or_fail
+from sluicegate.testing.servers.require import skip_or_fail
 
 
 @pytest.fixture

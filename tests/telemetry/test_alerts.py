@@ -1,4 +1,7 @@
-"""The alert rules: they parse, refer to existing metrics, and fire when they should."""
+"""The alert rules: they parse, refer to existing metrics, and fire when they should.
+
+White box: the tables of metrics.
+"""
 
 from __future__ import annotations
 

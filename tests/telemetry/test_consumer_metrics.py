@@ -1,4 +1,7 @@
-"""Metrics of consumers: their names, their values, and the agreement of both exporters."""
+"""Metrics of consumers: their names, their values, and the agreement of both exporters.
+
+White box: the table of metrics.
+"""
 
 from __future__ import annotations
 

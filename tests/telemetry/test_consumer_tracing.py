@@ -13,15 +13,15 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from sluicegate import Backoff, ConfigError, Consumer, Nak, Terminate
-from sluicegate.consumer import ConsumerObserver, MemoryLog, MemorySource, Record, RetryPolicy
+from sluicegate import Backoff, ConfigError, Consumer, Nak, RetryPolicy, Terminate
+from sluicegate.consumer import ConsumerObserver, MemoryLog, MemorySource, Record
 from sluicegate.telemetry import ConsumerTracing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluicegate import Message
-    from sluicegate.consumer import HandlerWatch
+    from sluicegate._core.observer import HandlerWatch
     from sluicegate.testing import FakeClock
 
 EXPORTED = InMemorySpanExporter()

@@ -1,5 +1,7 @@
 """Prometheus's multiprocess mode: every family of a single process, with correct sums, from forked
 workers that start and end.
+
+White box: the table of metrics.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""OpenTelemetry metrics: the same values as Prometheus's for the same run."""
+"""OpenTelemetry metrics: the same values as Prometheus's for the same run.
+
+White box: the table of metrics.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The alert rules of queues: they refer to existing metrics, and fire when they should."""
+"""The alert rules of queues: they refer to existing metrics, and fire when they should.
+
+White box: the table of metrics.
+"""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from sentry_sdk.transport import Transport
 
 from sluicegate import (
     Batcher,
+    DeadLetter,
     Limits,
     Observer,
     Outcome,
@@ -29,7 +30,7 @@ from sluicegate import (
 )
 from sluicegate.errors import BatcherBroken
 from sluicegate.files import FileSink
-from sluicegate.sinks import DeadLetter, Router
+from sluicegate.sinks import Router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,7 +16,8 @@ from prometheus_client import CollectorRegistry
 
 from sluicegate import Batcher, ConfigError, Limits, Outcome, RowBatch
 from sluicegate._core.batch import Lineage
-from sluicegate.batcher import Reason, Tenants, TenantStats
+from sluicegate.batcher import Reason, Tenants
+from sluicegate.batcher.report import TenantStats
 from sluicegate.telemetry import PrometheusObserver
 from sluicegate.telemetry.batcher_metrics import BATCHER
 from sluicegate.telemetry.prometheus import PrometheusInstruments

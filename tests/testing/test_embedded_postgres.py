@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluicegate.testing import EmbeddedPostgres, EmbeddedUnavailable, skip_or_fail
+from sluicegate.testing import EmbeddedPostgres, EmbeddedUnavailable
 from sluicegate.testing import embedded_postgres as start_postgres
-from sluicegate.testing.servers.require import is_required, there_or_skip
+from sluicegate.testing.servers.require import is_required, skip_or_fail, there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from sluicegate.testing import EmbeddedUnavailable, embedded_postgres, skip_or_fail
+from sluicegate.testing import EmbeddedUnavailable, embedded_postgres
 from sluicegate.testing.servers.guard import wait_gone
+from sluicegate.testing.servers.require import skip_or_fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

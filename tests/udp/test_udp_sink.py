@@ -11,12 +11,14 @@ import pytest
 from tests.udp.udp_help import Receiver
 
 from sluicegate import (
+    Backoff,
     Batcher,
     ClosedError,
     ConfigError,
     Limits,
     Outcome,
     RefusedError,
+    Retry,
     RowBatch,
     UnavailableError,
     gather,
@@ -24,7 +26,6 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.retry import Backoff, Retry
 from sluicegate.udp import UdpSink
 from sluicegate.udp.channel import connect
 

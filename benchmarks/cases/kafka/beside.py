@@ -10,7 +10,8 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sluicegate.consumer import Consumer, InFlight, TopicPartition
+from sluicegate import Consumer
+from sluicegate.consumer import InFlight, TopicPartition
 
 from ...harness import MIB, NS_PER_ITEM, AtMost, Case, Contender
 from ...kafka.counting import Counter

@@ -1,10 +1,10 @@
 """Addresses that may hold a password: split strictly or refused, and shown without it.
 
-1. A parser ends the login at the first `/`, `?` or `#`, and a reader at the last `@`. A password with
-   one of these that is not percent-encoded moves a piece of it into the host, the path or the query,
-   where it would be shown, and the client would connect to another host. So `@` may stand once, in
-   front of the host; each host and port must look like one; and an address that is none of this is
-   refused.
+1. A parser ends the login at the first `/`, `?` or `#`, and a reader at the last `@`. A password
+   with one of these that is not percent-encoded moves a piece of it into the host, the path or the
+   query, where it would be shown, and the client would connect to another host. So `@` may stand
+   once, in front of the host; each host and port must look like one; and an address that is none of
+   this is refused.
 2. An error shows no more of an address than its scheme.
 3. `place` is the only form of an address for reprs, errors and logs: without login, query, fragment.
 4. `Options` shows only the names of a client's options, which may hold a password as well.

@@ -36,6 +36,10 @@ Row = dict[str, Any]
 TIME_ZONE = b"sluicegate.time_zone"
 """Schema metadata key: the time zone of dates and timestamps without a zone; UTC if missing."""
 
+_DAYS_OF_CYCLE = 146_097
+"""Period of the calendar, in days: 400 years."""
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
 
 class ArrowBatch(Batch[Row]):
     """A batch of columns: `record_batch` for sinks of columns, iteration for a dictionary per row.
@@ -139,11 +143,6 @@ def _taken(record_batch: Any, indices: Sequence[int]) -> Any:
     if isinstance(indices, range) and indices.step == 1:
         return record_batch.slice(indices.start, len(indices))
     return record_batch.take(list(indices)) if len(indices) else record_batch.slice(0, 0)
-
-
-_DAYS_OF_CYCLE = 146_097
-"""Period of the calendar, in days: 400 years."""
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class UnreadableRows(PermanentError):

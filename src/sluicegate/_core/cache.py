@@ -24,6 +24,10 @@ from .errors import MissingJars
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+FETCH_SECONDS = 300
+"""Seconds for Maven to fetch the jars."""
+_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+
 
 def location() -> Path:
     """Return the cache of this user; it may not exist yet."""
@@ -52,10 +56,6 @@ def made_once(name: str, make: Callable[[Path], Path]) -> Path:
             with tempfile.TemporaryDirectory(dir=cache) as aside:
                 make(Path(aside)).rename(folder)
     return folder
-
-
-FETCH_SECONDS = 300
-_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 
 
 def fetch(pom: Path) -> Path:

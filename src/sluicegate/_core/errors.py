@@ -310,8 +310,8 @@ class UnavailableError(TransientError):
     """The destination is unreachable (connection refused, DNS, starting up).
 
     Nothing was applied. Does not count as an attempt. `perhaps_of_item` means that one item may be
-    the cause, such as one that crashes the server behind a proxy: `Retry` searches the batch for it,
-    as for a refusal.
+    the cause, such as one that crashes the server behind a proxy: `Retry` searches the batch for
+    it, as for a refusal.
     """
 
     retry_after: float | None = None

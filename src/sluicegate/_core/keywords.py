@@ -74,8 +74,9 @@ def known_arguments(
 
     The arguments of `access`, a value that its first argument may be, are named as such.
 
-    A decorator also refuses a sink as an argument, unless it `takes_sink`. A class that passes other
-    arguments to a client refuses only those that resemble a required argument which is not given.
+    A decorator also refuses a sink as an argument, unless it `takes_sink`. A class that passes
+    other arguments to a client refuses only those that resemble a required argument which is not
+    given.
     """
 
     def decorate(kind: ClassT) -> ClassT:

@@ -2,8 +2,8 @@
 
 1. Without observers there is no cost, and with observers none per item: counts and levels are read
    from `stats()`.
-2. Only a consumer's observer whose `handling`, called once per run, returns a callback is called for
-   every turn of a handler: for tracing and durations.
+2. Only a consumer's observer whose `handling`, called once per run, returns a callback is called
+   for every turn of a handler: for tracing and durations.
 3. The first error of an observer is logged; errors never affect the batcher or the consumer.
 """
 
@@ -31,6 +31,9 @@ logger = logging.getLogger("sluicegate.observer")
 
 Seen = TypeVar("Seen")
 T = TypeVar("T")
+
+ITEM_TRACES: ContextVar[Mapping[int, str]] = ContextVar("sluicegate item traces")
+"""The trace ids of the current write's items, by index in the sealed batch."""
 
 
 class Observer:
@@ -237,10 +240,6 @@ def _rule(observer: object) -> str:
             "OpenTelemetryConsumerObserver()"
         )
     return "must be a ConsumerObserver, such as PrometheusConsumerObserver() or ConsumerTracing()"
-
-
-ITEM_TRACES: ContextVar[Mapping[int, str]] = ContextVar("sluicegate item traces")
-"""The trace ids of the current write's items, by index in the sealed batch."""
 
 
 def trace_of(root: int) -> str | None:

@@ -161,7 +161,7 @@ class SettlesInTransaction(Protocol):
         """
         ...
 
-    async def settled(self, claim: SourceClaim) -> int:
+    async def fetch_settled_offset(self, claim: SourceClaim) -> int:
         """Request from the server the offset before which all records of an open claim are settled.
 
         Suspends. Raises `PositionLost` if the claim has ended, and errors of the client.

@@ -38,16 +38,18 @@ def publish(home: str, *objects: object) -> None:
 def publish_all(package: str, home: str | None = None) -> None:
     """Publish the loaded classes and functions in the `__all__` of `package` that have no home yet.
 
-    Their home is `home`, which defaults to the package. Homes are packages, so an object with the
-    name of a module in `__module__` has none.
+    Their home is `home`, which defaults to the package. Homes are packages and `sluicegate.errors`,
+    so an object with the name of another module in `__module__` has none.
     """
     known = vars(sys.modules[package])
     for name in known["__all__"]:
         thing = known.get(name)
-        if isinstance(thing, (type, FunctionType)) and not hasattr(
-            sys.modules[thing.__module__], "__path__"
-        ):
+        if isinstance(thing, (type, FunctionType)) and not _is_home(thing.__module__):
             publish(home or package, thing)
+
+
+def _is_home(module: str) -> bool:
+    return module == "sluicegate.errors" or hasattr(sys.modules[module], "__path__")
 
 
 def later(
@@ -57,10 +59,10 @@ def later(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return a `__getattr__` and a `__dir__` for the package `home` that import lazily.
 
-    Each subpackage in `table` is imported on the first access of it or of one of its listed names. A
-    package beside `home` begins with a dot.
-    Names in `elsewhere` (by subpackage), which users may expect here, raise an `ImportError` with
-    the correct import; the message of an `AttributeError` would be replaced by `from`.
+    Each subpackage in `table` is imported on the first access of it or of one of its listed names.
+    A package beside `home` begins with a dot. Names in `elsewhere` (by subpackage), which users may
+    expect here, raise an `ImportError` with the correct import; the message of an `AttributeError`
+    would be replaced by `from`.
     """
     module = sys.modules[home]
     source = {name: subpackage for subpackage, names in table.items() for name in names}

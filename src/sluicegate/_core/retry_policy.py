@@ -19,6 +19,7 @@ from .clock import LOOP_CLOCK
 from .delivery.pacing import LONGEST_ASKED, asked_wait
 from .errors import ErrorClass
 from .keywords import known_arguments
+from .public import publish
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 
 Jitter = Literal["full", "equal", "decorrelated", "none"]
+
+R = TypeVar("R")
 
 
 class BackoffFunction(Protocol):
@@ -41,7 +44,7 @@ class BackoffFunction(Protocol):
 @known_arguments()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Exponential backoff with jitter. With d = min(longest, base x factor^(n - 1)), the wait
+    """Exponential backoff with jitter. With d = min(longest, base x 2^(n - 1)), the wait
     before try n + 1 is:
 
     - `jitter="full"` (default): between 0 and d, which spreads the tries of many clients best;
@@ -56,7 +59,6 @@ class Backoff:
 
     base: float | timedelta = 0.1
     longest: float | timedelta = 30.0
-    factor: float = 2.0
     jitter: Jitter = "full"
     rng: random.Random = field(default_factory=random.Random, compare=False, repr=False)
 
@@ -67,19 +69,16 @@ class Backoff:
         ):
             seconds = checks.seconds(name, getattr(self, name), zero=zero, usual=usual)
             object.__setattr__(self, name, seconds)
-        factor = cast("object", self.factor)
-        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not factor >= 1:
-            raise checks.bad("factor", factor, "must be a number of at least 1")
         checks.choice("jitter", self.jitter, ("full", "equal", "decorrelated", "none"))
         if not isinstance(cast("object", self.rng), random.Random):
             raise checks.bad("rng", self.rng, "must be a random.Random, such as Random(1)")
 
-    def bound(self, tries: int, factor: float | None = None) -> float:
+    def bound(self, tries: int, factor: float = 2.0) -> float:
         """Return the longest wait after `tries` failed tries."""
         base: Any = self.base  # in seconds, and so is the next
         longest: Any = self.longest
         try:
-            wait = base * (factor or self.factor) ** (tries - 1 if tries > 1 else 0)
+            wait = base * factor ** (tries - 1 if tries > 1 else 0)
         except OverflowError:
             wait = longest if base else 0.0
         return float(min(longest, wait))
@@ -194,9 +193,6 @@ def _is_set_of_classes(value: object) -> bool:
     )
 
 
-R = TypeVar("R")
-
-
 class RetryState:
     """The failed attempts of one operation that succeeds or fails as a whole. Pure.
 
@@ -258,3 +254,6 @@ async def run_with_retries(work: Callable[[], Awaitable[R]], state: RetryState) 
             if wait is None:
                 raise
         await LOOP_CLOCK.sleep(wait)
+
+
+publish("sluicegate", Backoff, RetryPolicy)

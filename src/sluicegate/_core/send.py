@@ -59,6 +59,16 @@ T = TypeVar("T")
 
 logger = logging.getLogger("sluicegate.send")
 
+_OTHER_SINK = (
+    "send({sink}, batch): {settled} of its {size} items are settled by another sink "
+    "({other}), and would not be written to this one; to write items to several sinks, use FanOut "
+    "or a batch for each, and to send only the failed ones, batch.pick(errors)"
+)
+_IN_TRANSACTION = (
+    "send({sink}, batch): the batch was sent in another transaction that has not ended, so its "
+    "outcomes are not final; end that one first, or make a second batch"
+)
+
 
 async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     """Write `batch` to `sink`; return the errors of failed items by this batch's indices.
@@ -234,17 +244,6 @@ def _book(batch: Batch[T], roots: Sequence[int], result: object) -> dict[int, Ba
         return {}
     batch.book([i for i in unsettled if i not in errors], Outcome.DELIVERED, details)
     return {i: errors[i] for i in unsettled if i in errors}
-
-
-_OTHER_SINK = (
-    "send({sink}, batch): {settled} of its {size} items are settled by another sink "
-    "({other}), and would not be written to this one; to write items to several sinks, use FanOut "
-    "or a batch for each, and to send only the failed ones, batch.pick(errors)"
-)
-_IN_TRANSACTION = (
-    "send({sink}, batch): the batch was sent in another transaction that has not ended, so its "
-    "outcomes are not final; end that one first, or make a second batch"
-)
 
 
 def check_holder(sink: object, holder: HoldingSink) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .batch import Lineage
     from .classify import Classifier
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
@@ -125,7 +127,6 @@ def _sealed_lineage(batch: Sized) -> Lineage | None:
     return None
 
 
-T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
 

@@ -18,10 +18,10 @@
    process.
 10. A source with `ReplacesClaims` replaces a claim that has lost its position, on request.
 11. A source decodes each record by itself. One that it cannot decode is delivered in its place, as
-    an `UndecodableRecord`; `fetch` does not raise because of it, and the records before and after it
-    are delivered as usual. The host treats it as poison, and no handler gets it.
-12. A source with `KeepsAlive` is called while nothing is fetched; one with `ExtendsRecords` is called
-    for the records that are held, and by `Message.in_progress`.
+    an `UndecodableRecord`; `fetch` does not raise because of it, and the records before and after
+    it are delivered as usual. The host treats it as poison, and no handler gets it.
+12. A source with `KeepsAlive` is called while nothing is fetched; one with `ExtendsRecords` is
+    called for the records that are held, and by `Message.in_progress`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ ReturnedAs = Literal["returned", "dead_lettered", "blocked", "parked"]
 
 
 class TopicPartition(NamedTuple):
-    """A partition of a topic."""
+    """A partition of a topic: the unit of assignment, of positions and of order.
+
+    `topic` is the name that the source gives to its log or queue, and `partition` a number in it,
+    from 0. `str()` is `topic/partition`.
+    """
 
     topic: str
     partition: int
@@ -380,7 +384,13 @@ class PositionStore(Protocol):
         ...
 
     def begins_at_offsets(self, offsets: Mapping[TopicPartition, Position]) -> None:
-        """Note the group's offsets at which partitions without a position in this store begin."""
+        """Note the taken partitions without a position in this store, which begin at offsets of the
+        group.
+
+        `offsets` has the group's stored position of each of them. Called by the source after `take`
+        and before it fetches. A store that must not begin there refuses the partition later, with a
+        `ConfigError`. Does not suspend.
+        """
 
     async def take(
         self, partitions: Collection[TopicPartition]

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_BY_SCHEME = {
+    ("postgresql://", "postgres://"): "PostgresSink(dsn, table=..., columns=...)",
+    ("http://", "https://"): "HttpSink(url)",
+}
+
 
 def stack(base: SinkLike[T], *decorators: Decorator[T]) -> Sink[T]:
     """Wrap `base` in `decorators`, the first one innermost; each call creates separate state.
@@ -53,12 +58,6 @@ def _why_no_decorator(decorator: object) -> str | None:
     if callable(getattr(decorator, "write", None)) or is_async(decorator):
         return "is a sink, which comes first: stack(sink, Timeout(5.0), Retry())"
     return None if callable(decorator) else "must be a decorator, such as Retry()"
-
-
-_BY_SCHEME = {
-    ("postgresql://", "postgres://"): "PostgresSink(dsn, table=..., columns=...)",
-    ("http://", "https://"): "HttpSink(url)",
-}
 
 
 class FunctionSink(Openable, Generic[T]):

@@ -107,6 +107,10 @@ class SubscriptionState(Protocol):
 class SubscriptionLocks(Protocol):
     """Named locks, some of them held by this object. Methods suspend, but never wait for a lock.
 
+    The lock of a slot (0 to 255) of a subscription is named `SUBSCRIPTION/SLOT`. Locks with an
+    `async def members(self, name: str) -> int` count the live processes on a subscription, which
+    then share the slots evenly; the call registers this process.
+
     An implementation with `async with` is open while it is used; its exit releases its locks.
     """
 

@@ -188,12 +188,16 @@ def transaction_of(
     return cast("TransactionalSink", sink).transaction(unit)
 
 
-def check_transactional(sink: object, *, positions: bool = False) -> None:
+def check_transactional(sink: object) -> None:
     """Raise `ConfigError`, with the reason, if a part of the stack cannot write in a transaction.
 
-    With `positions`, checks for transactions with the position of a source, otherwise for units.
     The sink need not be open. Does not suspend.
     """
+    check_parts(sink, positions=False)
+
+
+def check_parts(sink: object, *, positions: bool) -> None:
+    """With `positions` for transactions with the position of a source, otherwise for units."""
     part = sink
     while True:
         if (reason := _refusal(part, positions=positions)) is not None:
@@ -454,14 +458,13 @@ def transaction(
         []
         ['a', 'b', 'c']
     """
-    check_transactional(sink, positions=isinstance(unit, PositionUnit))
+    check_parts(sink, positions=isinstance(unit, PositionUnit))
     return _provisional(sink, unit)
 
 
 publish("sluicegate", transaction)
 publish(
     "sluicegate.sinks",
-    Committed,
     Counts,
     Transaction,
     TransactionalSink,

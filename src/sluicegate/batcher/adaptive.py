@@ -31,8 +31,8 @@ The batch size is decided after every ten attempts:
 Every step is at least 1, so that a size below 4 can grow. A size refused as too large sets a
 ceiling; a timeout or a throttle may have other causes.
 
-The number of workers is decided once per round trip: a decision is due one mean round trip after the last one. The first rule that applies to the
-attempts that ended in between decides:
+The number of workers is decided once per round trip: a decision is due one mean round trip after
+the last one. The first rule that applies to the attempts that ended in between decides:
 
 1. An attempt timed out or was throttled: a tenth less, at least by one, and a ceiling at that
    number.
@@ -65,6 +65,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from .limits import Limits
+
+HOLD = 20
+"""Decisions in the first hold of a ceiling, and after a hold in which an objection is soon."""
+LONGEST = 640
+"""Decisions in the longest hold."""
+
+TRIES = 10
+"""Attempts per decision about the batch size."""
+FULL = 0.9
+"""Share of its size above which a batch is full."""
+SPARSE = 0.3
+"""Share of its size below which a batch is sparse."""
+
+LESS = 0.9
+"""Share of the workers left after a step down."""
+WEIGHT = 0.4
+"""Weight of the newest mean of round trips."""
+DEVIATIONS = 2.5
+"""Standard deviations above the mean at which a round trip is slow."""
+LEAST_EXCESS = 0.1
+"""The minimum share by which it must be slower, since steady destinations hardly deviate."""
+TOO_SLOW = 1.5
+"""Multiple of the best mean at which the workers are halved."""
+LEFT = 0.5
+"""Share of the workers left in that case."""
+LEAST_SECONDS = 0.001
+"""Minimum of a round trip: smaller differences come from the loop."""
+NO_SLOWER = 1 + 1e-9
+"""Factor within which two means are equal: they may differ in the last digit."""
 
 
 class Load(enum.IntEnum):
@@ -177,10 +206,6 @@ class AdaptiveControl:
         return self.setting
 
 
-HOLD = 20  # decisions in the first hold, and after a hold in which an objection counts as soon
-LONGEST = 640
-
-
 class Ceiling:
     """The highest value that growth may currently reach."""
 
@@ -203,11 +228,6 @@ class Ceiling:
         self._left -= 1
         if self._left <= 0:
             self.now = self._most
-
-
-TRIES = 10  # attempts per decision
-FULL = 0.9
-SPARSE = 0.3
 
 
 class ItemsControl:
@@ -260,17 +280,6 @@ class ItemsControl:
     @property
     def _step(self) -> int:
         return max(1, self.now // 4)
-
-
-LESS = 0.9  # the share of workers left after a step down
-WEIGHT = 0.4  # the weight of the newest mean
-DEVIATIONS = 2.5  # standard deviations above the mean at which a round trip is slow
-LEAST_EXCESS = 0.1
-"""The minimum share by which it must be slower, since steady destinations hardly deviate."""
-TOO_SLOW = 1.5  # the multiple of the fastest round trip that is too slow
-LEFT = 0.5  # the share of workers left in that case
-LEAST_SECONDS = 0.001  # minimum of a round trip: smaller differences come from the loop
-NO_SLOWER = 1 + 1e-9  # equal means may differ in the last digit
 
 
 @dataclass(slots=True)

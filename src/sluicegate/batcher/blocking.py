@@ -47,6 +47,9 @@ R = TypeVar("R")
 
 INSTEAD = "use a Batcher there, or try_add()"
 
+SLACK = 2.0
+"""Seconds after a shutdown's deadline before a silent loop counts as stuck."""
+
 
 class BlockingBatcher(Generic[T]):
     """A `Batcher` for programs with threads and no event loop; it has its own thread with a loop.
@@ -391,8 +394,6 @@ def _refuse_gevent(name: str) -> None:
 
 
 logger = logging.getLogger("sluicegate.batcher")
-
-SLACK = 2.0  # seconds after a shutdown's deadline before a silent loop counts as stuck
 
 
 class ThreadRun(Generic[T]):

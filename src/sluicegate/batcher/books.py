@@ -33,6 +33,11 @@ T = TypeVar("T")
 STOPPING = frozenset({Outcome.DEAD_LETTERED, Outcome.REJECTED})
 """Outcomes after which `on_key_failure` acts on the key."""
 
+_IN_TRANSACTION = (
+    "the write has returned, but its transaction has not ended, so the outcome of its items is not "
+    "known; let the sink's write begin and end the transaction"
+)
+
 
 class Bookkeeper(Generic[T]):
     """Books every outcome of one batcher."""
@@ -356,14 +361,12 @@ class Fences:
             fence.open()
 
 
-_IN_TRANSACTION = (
-    "the write has returned, but its transaction has not ended, so the outcome of its items is not "
-    "known; let the sink's write begin and end the transaction"
-)
-
-
 def errors_of(task: asyncio.Task[dict[int, BaseException]]) -> dict[int, BaseException]:
-    """Return a write's errors; none if it was cut, since verdicts decide then."""
+    """Return the errors of an ended write, by index in its batch.
+
+    Empty if the write was cancelled or raised as a whole: then the verdicts of its delivery decide
+    about the items.
+    """
     return {} if task.cancelled() or task.exception() is not None else task.result()
 
 

@@ -333,7 +333,7 @@ class Dispatcher(Generic[T]):
 
     # -- a flight's calls --------------------------------------------------------------------------
 
-    def settled(
+    def book_outcome(
         self,
         flight: Flight[T],
         indices: Sequence[int],

@@ -60,6 +60,9 @@ T = TypeVar("T")
 LONGEST_RESERVE = 1.0
 _PHASES = ("drain", "cut", "last_resort", "close")
 
+RESERVE = 0.2
+"""Share of the time that is reserved for the last steps of a drain."""
+
 
 class Drain(Generic[T]):
     """One shutdown of one batcher."""
@@ -98,8 +101,8 @@ class Drain(Generic[T]):
         return loop.create_task(self._run(), name=name, context=own_context())
 
     async def wait(self, keep: Callable[[ShutdownReport[T]], object]) -> ShutdownReport[T]:
-        """Wait for the report, pass it to `keep` and return it. A cancellation hastens the shutdown,
-        and is raised at its end.
+        """Wait for the report, pass it to `keep` and return it. A cancellation hastens the
+        shutdown, and is raised at its end.
         """
         cancelled: asyncio.CancelledError | None = None
         while not self._task.done():
@@ -304,9 +307,6 @@ def _of_one_tenant(items: list[Leftover[T]]) -> list[Leftover[T]]:
 
 def _never_sent() -> StoppedError:
     return StoppedError("the batcher stopped before this was sent")
-
-
-RESERVE = 0.2  # the reserve's share of the time
 
 
 class Countdown:

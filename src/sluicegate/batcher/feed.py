@@ -35,14 +35,18 @@ if TYPE_CHECKING:
     from .._core.errors import ErrorClass
     from .dispatch import Dispatcher
     from .gathering.pack import Matches
-    from .intake import Intake, Reservation
+    from .intake import Intake
     from .ledger import Waiter
     from .receipt import Resolvable
+    from .reservations import Reservation
 
 
 T = TypeVar("T")
 
 HOLDABLE = frozenset({Outcome.UNKNOWN, Outcome.REJECTED, Outcome.UNSENT})
+
+PIECE = 1024
+"""Number of items that are measured and keyed at a time."""
 
 
 class Feed(Generic[T]):
@@ -221,10 +225,6 @@ class Feed(Generic[T]):
         """Classify an error by the sinks of the stack."""
         parts = walk(self._dispatcher.setup.sink)
         return classified(error, *[classifier_of(part) for part in parts])
-
-
-PIECE = 1024
-"""Number of items that are measured and keyed at a time."""
 
 
 class Submission(Generic[T]):

@@ -60,7 +60,7 @@ class FlightHost(Protocol[T]):
 
     def backs_off(self, flight: Flight[T]) -> None: ...
 
-    def settled(
+    def book_outcome(
         self,
         flight: Flight[T],
         indices: Sequence[int],
@@ -347,10 +347,10 @@ class Flight(Generic[T]):
 
     # -- books -------------------------------------------------------------------------------------
 
-    def settled(
+    def book_outcome(
         self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
     ) -> None:
-        self._host.settled(self, indices, outcome, details)
+        self._host.book_outcome(self, indices, outcome, details)
 
     def throttled(self, until: float) -> None:
         self._host.lifecycle.throttled(until)

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from .limits import Limits
     from .setup import Setup
 
+_FULL = frozenset({Reason.SIZE, Reason.BYTES})
+"""Reasons of batches that were sealed because they were full."""
+
 
 @dataclass(slots=True)
 class Running:
@@ -133,9 +136,6 @@ def _sheds_load(error: BaseException) -> bool:
 def _patience(limits: Limits, sink: object) -> float:
     """Return the seconds that an attempt may take: its shortest timeout."""
     return min([limits.stretch, *stretch_limits(sink)])
-
-
-_FULL = frozenset({Reason.SIZE, Reason.BYTES})
 
 
 class TryWatch:

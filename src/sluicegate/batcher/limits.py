@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 LEAST_LEDGER = 10_000
 
+LEAST_WEIGHT = 0.01
+"""The lowest weight of a tenant: one turn in a hundred of those of weight 1."""
+
 
 @known_arguments()
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +110,6 @@ class Limits:
     def stretch(self) -> float:
         """`flush_timeout` as float seconds."""
         return in_seconds(self.flush_timeout)
-
-
-LEAST_WEIGHT = 0.01
 
 
 @known_arguments()

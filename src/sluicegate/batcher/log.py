@@ -5,13 +5,13 @@
    bug. Its kind (type and place) is logged with its traceback at its first occurrence, even if it
    is retried or dead-lettered.
 3. An item that a sink cannot convert is no bug: its own error says what is wrong with it. If code
-   of the program raised for the item, such as `row=` or `encode=`, that is logged once as well, with
-   its traceback.
+   of the program raised for the item, such as `row=` or `encode=`, that is logged once as well,
+   with its traceback.
 4. No function here raises: filters and handlers of the program may raise, but do not end a batcher.
 
-A batcher of log records must not log its own work: a sink that logs its failures through a handler that feeds the same sink would cause an endless
-loop. So a batcher's writes, including those in threads, and all work on the loop of a
-`BlockingBatcher` run in a context with a mark.
+A batcher of log records must not log its own work: a sink that logs its failures through a handler
+that feeds the same sink would cause an endless loop. So a batcher's writes, including those in
+threads, and all work on the loop of a `BlockingBatcher` run in a context with a mark.
 """
 
 from __future__ import annotations

@@ -42,6 +42,13 @@ _BEGINS = {
     DestinationState.REFUSED: "the destination has refused every write",
 }
 
+EVERY = 60.0
+"""Seconds between two lines about the same trouble."""
+FLAP = 5.0
+"""Seconds within which a returning trouble counts as the same one."""
+NEVER = -float("inf")
+"""The time of an event that has not happened."""
+
 
 class MonitoredBatcher(Protocol):
     """The batcher's side that the monitor reads."""
@@ -212,13 +219,6 @@ class Monitor:
             trouble.condition.state.value,
             self._batcher.ledger.inside,
         )
-
-
-EVERY = 60.0
-"""Seconds between two lines about the same trouble."""
-FLAP = 5.0
-"""Seconds within which a returning trouble counts as the same one."""
-NEVER = -float("inf")
 
 
 @dataclass(slots=True)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from .._core.outcome import Outcome
 
+_JOINING = ProcessLock()
+
 
 class Resolvable(Protocol):
     """The receipt of one or more items: any object with this method."""
@@ -72,9 +74,9 @@ class Receipt(ReceiptBase):
     """The receipt of `submit`: `await` it for the item's outcome.
 
     Awaiting returns a success (delivered, duplicate, spooled) or raises a new
-    `ItemFailed(outcome, cause)` each time, also for a dead-lettered item; `settled` and `outcome`
-    give every outcome. Any number of tasks may wait; cancelling one affects neither the others nor
-    the item. A receipt that is never awaited is silent.
+    `ItemFailed(outcome, cause)` each time, also for a dead-lettered item; `settled` and
+    `outcome` give every outcome. Any number of tasks may wait; cancelling one affects neither the
+    others nor the item. A receipt that is never awaited is silent.
     """
 
     __slots__ = ()
@@ -111,9 +113,6 @@ class Receipt(ReceiptBase):
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters = []
-
-
-_JOINING = ProcessLock()
 
 
 class BlockingReceipt(ReceiptBase):

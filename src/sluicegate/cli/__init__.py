@@ -1,4 +1,9 @@
-"""The `sluicegate` command."""
+"""The `sluicegate` command.
+
+`parser` reads the command line, `console` is the terminal and the process, and `named` imports the
+objects that are named in arguments. `dlq` and `tune` are the groups of commands here; others are in
+the packages of their technologies.
+"""
 
 from __future__ import annotations
 

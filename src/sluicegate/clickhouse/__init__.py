@@ -1,9 +1,13 @@
-"""Rows and columns to tables of ClickHouse, over HTTP."""
+"""Rows and columns to tables of ClickHouse, over HTTP.
+
+- `sink`; `table`: the open table, compared with what `server` reads.
+- `values`: what columns hold exactly; `arrow`: batches as Arrow.
+- `errors`: exceptions by their code.
+"""
 
 from .._core.public import publish_all
-from .errors import ClickHouseError
 from .sink import ClickHouseSink
 
-__all__ = ["ClickHouseError", "ClickHouseSink"]
+__all__ = ["ClickHouseSink"]
 
 publish_all(__name__, "sluicegate.clickhouse")

@@ -37,6 +37,39 @@ if TYPE_CHECKING:
 
 
 MakeArray = Callable[["TargetColumn", Any], Any]
+_NUMBERS = {
+    **{f"Int{bits}": pa.type_for_alias(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"UInt{bits}": pa.type_for_alias(f"uint{bits}") for bits in (8, 16, 32, 64)},
+    "Float32": pa.float32(),
+    "BFloat16": pa.float32(),
+    "Float64": pa.float64(),
+    "Bool": pa.bool_(),
+    "Date": pa.date32(),
+    "Date32": pa.date32(),
+    "DateTime": pa.timestamp("s", "UTC"),
+    "JSON": pa.string(),
+    "Time": pa.string(),
+    "Time64": pa.string(),
+    **dict.fromkeys(
+        ("String", "FixedString", "UUID", "IPv4", "IPv6", "Enum8", "Enum16"), pa.binary()
+    ),
+}
+"""The Arrow type of each type of ClickHouse that always has the same one."""
+_STRICT = frozenset(
+    {"String", "FixedString", "UUID", "IPv4", "IPv6", "Enum8", "Enum16", "Float64", "Bool"}
+)
+"""Types for which Arrow accepts only values that the rules accept, except nulls."""
+_LONG = {"Int128": 16, "UInt128": 16, "Int256": 32, "UInt256": 32}
+"""Bytes of whole numbers that Arrow has no type for."""
+_UNITS = ("s", "ms", "ms", "ms", "us", "us", "us", "ns", "ns", "ns")
+"""Arrow's unit of a time, by its number of decimal places."""
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_SECONDS = {"DateTime": (0, 2**32), "DateTime64": (-2_208_988_800, 10_413_792_000)}
+"""The range of a time in seconds since 1970, without its end."""
+_DAYS = {"Date": (0, 2**16), "Date32": (-25_567, 120_530)}
+"""The range of a date in days since 1970, without its end."""
+pc: Any = compute
+"""Untyped: its functions are created at import."""
 
 
 class ArrowRecords(Sequence[Any]):
@@ -186,35 +219,6 @@ def _take(column: Any, places: Sequence[int]) -> Any:
 
 
 # -- columns ---------------------------------------------------------------------------------------
-
-pc: Any = compute
-"""Untyped: its functions are created at import."""
-_NUMBERS = {
-    **{f"Int{bits}": pa.type_for_alias(f"int{bits}") for bits in (8, 16, 32, 64)},
-    **{f"UInt{bits}": pa.type_for_alias(f"uint{bits}") for bits in (8, 16, 32, 64)},
-    "Float32": pa.float32(),
-    "BFloat16": pa.float32(),
-    "Float64": pa.float64(),
-    "Bool": pa.bool_(),
-    "Date": pa.date32(),
-    "Date32": pa.date32(),
-    "DateTime": pa.timestamp("s", "UTC"),
-    "JSON": pa.string(),
-    "Time": pa.string(),
-    "Time64": pa.string(),
-    **dict.fromkeys(
-        ("String", "FixedString", "UUID", "IPv4", "IPv6", "Enum8", "Enum16"), pa.binary()
-    ),
-}
-_STRICT = frozenset(
-    {"String", "FixedString", "UUID", "IPv4", "IPv6", "Enum8", "Enum16", "Float64", "Bool"}
-)
-"""Types for which Arrow accepts only values that the rules accept, except nulls."""
-_LONG = {"Int128": 16, "UInt128": 16, "Int256": 32, "UInt256": 32}
-_UNITS = ("s", "ms", "ms", "ms", "us", "us", "us", "ns", "ns", "ns")
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_SECONDS = {"DateTime": (0, 2**32), "DateTime64": (-2_208_988_800, 10_413_792_000)}
-_DAYS = {"Date": (0, 2**16), "Date32": (-25_567, 120_530)}
 
 
 class UnfitType(ValueError):

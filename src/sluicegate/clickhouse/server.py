@@ -29,6 +29,41 @@ _ARROW_SINCE = (20, 6)
 _ARRAY_SINCE = (22, 2)
 _VIEWS_SINCE = (24, 7)
 _NOT_SENT = frozenset({"MATERIALIZED", "ALIAS"})
+TOKEN_SETTING = "insert_deduplication_token"  # noqa: S105  # not a secret
+VIEWS_SETTING = "deduplicate_blocks_in_dependent_materialized_views"
+"""Lets views recognize rows that are sent again. Servers before 24.7 would compare the rows that a
+view makes, and drop those of another INSERT if they are equal. Many later ones refuse it together
+with `async_insert`.
+"""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_BLOCK_ROWS = "100000000"
+"""More rows than a body has."""
+_STRICT = {
+    "input_format_allow_errors_num": "0",
+    "input_format_allow_errors_ratio": "0",
+    "input_format_skip_unknown_fields": "0",
+    "input_format_null_as_default": "0",
+    "date_time_overflow_behavior": "throw",
+}
+"""No value is dropped or changed silently, whatever the user's profile."""
+_WHOLE = {"input_format_parallel_parsing": "0", "max_insert_block_size": _BLOCK_ROWS}
+"""One body is one block, which is stored or refused as a whole."""
+_READING = {"date_time_input_format": "best_effort"}
+_STORED = {"distributed_foreground_insert": "1", "insert_distributed_sync": "1"}
+"""A success means that the shards have stored the rows; the setting's newer and older names."""
+_OWN = {
+    **dict.fromkeys(("query", "wait_end_of_query"), "is set by the sink"),
+    **dict.fromkeys(_STRICT, "is set by the sink, so that no row is lost or changed silently"),
+    **dict.fromkeys(_WHOLE, "is set by the sink, since a body must be one block"),
+    **dict.fromkeys(
+        (TOKEN_SETTING, "insert_deduplicate", "deduplicate_insert", "async_insert_deduplicate"),
+        "is given by deduplicate=",
+    ),
+    **dict.fromkeys(("async_insert", "wait_for_async_insert"), "is given by async_insert="),
+    **dict.fromkeys(("user", "password"), "is given by auth="),
+    "database": "is given by database=",
+}
+"""Settings that the user cannot give, and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,40 +194,6 @@ def check_server(facts: TableFacts, *, deduplicate: bool, is_arrow: bool) -> Non
 
 
 # -- requests --------------------------------------------------------------------------------------
-
-TOKEN_SETTING = "insert_deduplication_token"  # noqa: S105  # not a secret
-VIEWS_SETTING = "deduplicate_blocks_in_dependent_materialized_views"
-"""Lets views recognize rows that are sent again. Servers before 24.7 would compare the rows that a
-view makes, and drop those of another INSERT if they are equal. Many later ones refuse it together
-with `async_insert`.
-"""
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_BLOCK_ROWS = "100000000"
-_STRICT = {
-    "input_format_allow_errors_num": "0",
-    "input_format_allow_errors_ratio": "0",
-    "input_format_skip_unknown_fields": "0",
-    "input_format_null_as_default": "0",
-    "date_time_overflow_behavior": "throw",
-}
-"""No value is dropped or changed silently, whatever the user's profile."""
-_WHOLE = {"input_format_parallel_parsing": "0", "max_insert_block_size": _BLOCK_ROWS}
-"""One body is one block, which is stored or refused as a whole."""
-_READING = {"date_time_input_format": "best_effort"}
-_STORED = {"distributed_foreground_insert": "1", "insert_distributed_sync": "1"}
-"""A success means that the shards have stored the rows; the setting's newer and older names."""
-_OWN = {
-    **dict.fromkeys(("query", "wait_end_of_query"), "is set by the sink"),
-    **dict.fromkeys(_STRICT, "is set by the sink, so that no row is lost or changed silently"),
-    **dict.fromkeys(_WHOLE, "is set by the sink, since a body must be one block"),
-    **dict.fromkeys(
-        (TOKEN_SETTING, "insert_deduplicate", "deduplicate_insert", "async_insert_deduplicate"),
-        "is given by deduplicate=",
-    ),
-    **dict.fromkeys(("async_insert", "wait_for_async_insert"), "is given by async_insert="),
-    **dict.fromkeys(("user", "password"), "is given by auth="),
-    "database": "is given by database=",
-}
 
 
 def own_settings(*, deduplicate: bool, async_insert: bool) -> dict[str, str]:

@@ -33,6 +33,18 @@ from typing import Any, cast
 from .._core.values.encoding import form_for
 
 _NONE = type(None)
+_FLOAT32_MAX = (2 - 2**-23) * 2**127
+DATE = (date(1970, 1, 1), date(2149, 6, 6))
+DATE32 = (date(1900, 1, 1), date(2299, 12, 31))
+DATETIME = (datetime(1970, 1, 1, tzinfo=UTC), datetime(2106, 2, 7, 6, 28, 16, tzinfo=UTC))
+DATETIME64 = (datetime(1900, 1, 1, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC))
+"""The first and the last value of each of these types."""
+_WHOLE = re.compile(r"(U?)Int(8|16|32|64|128|256)")
+_FIELD = re.compile(r"(`(?:[^`\\]|\\.)+`|[A-Za-z_][A-Za-z0-9_]*) (.+)", re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_NULLS = frozenset({"Variant", "Dynamic", "Nothing"})
+"""Types that contain NULL without `Nullable`."""
+Convert = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +174,6 @@ def _tuple(kind: ColumnType) -> Convert:
 
 
 # -- scalars ---------------------------------------------------------------------------------------
-
-Convert = Callable[[Any], Any]
-_FLOAT32_MAX = (2 - 2**-23) * 2**127
-DATE = (date(1970, 1, 1), date(2149, 6, 6))
-DATE32 = (date(1900, 1, 1), date(2299, 12, 31))
-DATETIME = (datetime(1970, 1, 1, tzinfo=UTC), datetime(2106, 2, 7, 6, 28, 16, tzinfo=UTC))
-DATETIME64 = (datetime(1900, 1, 1, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC))
 
 
 class UnfitValue(ValueError):
@@ -335,11 +340,6 @@ SIMPLE: dict[str, Convert] = {
 
 
 # -- types -----------------------------------------------------------------------------------------
-
-_WHOLE = re.compile(r"(U?)Int(8|16|32|64|128|256)")
-_FIELD = re.compile(r"(`(?:[^`\\]|\\.)+`|[A-Za-z_][A-Za-z0-9_]*) (.+)", re.DOTALL)
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_NULLS = frozenset({"Variant", "Dynamic", "Nothing"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,9 @@ class InFlight:
     """The maximum size of their values together. One larger record is accepted alone."""
     per_key: int | None = None
     """The maximum number of messages of a key that wait in its lane; default: no limit. Further
-    messages of the key are held back. They still count in `messages`, and their partition is fetched
-    last. No room is reserved for other keys: a window full of one key stops them all. Only in a
-    consumer.
+    messages of the key are held back. They still count in `messages`, and their partition is
+    fetched last. No room is reserved for other keys: a window full of one key stops them all. Only
+    in a consumer.
     """
     fetch_max: int | None = None
     """The maximum number of records of one fetch. Default: 500; in a transactional pipe 1,000."""
@@ -118,8 +118,8 @@ class Poison:
 
     strategy: PoisonStrategy | None = None
     """`skip`: such a message goes to the dead letters, if there are any, and its key continues;
-    `block`: it stays, and its key waits for `unblock`; `block_and_dead_letter`: both; `park_key`: it
-    and later messages of its key go to the park store, until `unpark`; `exit`: the run ends and
+    `block`: it stays, and its key waits for `unblock`; `block_and_dead_letter`: both; `park_key`:
+    it and later messages of its key go to the park store, until `unpark`; `exit`: the run ends and
     raises the error. Default: `park_key` with a park store, else `block_and_dead_letter` with dead
     letters, else `block`.
     """

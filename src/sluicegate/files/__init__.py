@@ -1,17 +1,22 @@
-"""Files: lines appended to one, and files of a folder as a source."""
+"""Files: lines appended to one, and files of a folder as a source.
+
+- `sink`, and `append`: the file that it writes; `repair`: the end of a file after a crash.
+- `source`: the source; `subscriptions`: its positions and locks in SQLite.
+- `letters`: dead letters.
+"""
 
 from typing import TYPE_CHECKING
 
 from .._core.public import later
 
 if TYPE_CHECKING:
-    from .sink import FileSink, classify_file
+    from .sink import FileSink
     from .source import FileSource, SQLiteSubscriptions, UnreadFiles
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
-            "sink": ["FileSink", "classify_file"],
+            "sink": ["FileSink"],
             "source": ["FileSource", "SQLiteSubscriptions", "UnreadFiles"],
         },
     )
@@ -21,5 +26,4 @@ __all__ = [
     "FileSource",
     "SQLiteSubscriptions",
     "UnreadFiles",
-    "classify_file",
 ]

@@ -16,27 +16,6 @@
    The file is reopened before the next chunk.
 6. The lock and the torn pieces are never written through a symbolic link. The file itself may be
    one, unless `follows` forbids it.
-
-Append to a file that another program may truncate at any moment. Every call blocks.
-
-logrotate's `copytruncate` truncates files in this way.
-
-1. The file is open with `O_APPEND`, so the descriptor's offset after a write shows the place of its
-   bytes, regardless of the current size.
-2. The pieces of one chunk must be adjacent, and the first one must begin at the end that the caller
-   knows, or at 0 in an emptied file. Otherwise the file was changed in between, and the rest of the
-   chunk is removed.
-3. Undoing never makes a file longer. `ftruncate` would lengthen one that was truncated since its
-   size was read: it adds NUL bytes, which are recognized and cut off.
-
-A lock file beside a file, which excludes other processes and other sinks. Every call blocks.
-
-1. The lock is an empty file of its own, since the file itself is renamed by rotation. The operating
-   system releases it when the process ends.
-2. If the lock file was removed, or its folder replaced, another process could lock a new one. So
-   before each write, the holder checks that its lock file is still in place, and otherwise locks the
-   file that is.
-3. It is never opened through a symbolic link.
 """
 
 from __future__ import annotations
@@ -69,6 +48,16 @@ _SHORTER = (
 )
 _FLAGS = os.O_CREAT | os.O_CLOEXEC
 _TRIES = 5
+"""Attempts to append a chunk to a file that other programs change."""
+_MARK = 64
+"""Number of bytes that are compared before a cut."""
+_CUTS = 10
+"""Attempts to truncate a file that another program truncates as well."""
+_BLOCK = 1 << 16
+"""Bytes that are read at once to find the last byte that is not NUL."""
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_LOCK_TRIES = 5
+"""Attempts to lock a lock file that another program removes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,20 +325,18 @@ def _sync_folder(folder: Path) -> None:
 
 # -- the end of a file -----------------------------------------------------------------------------
 
-_MARK = 64
-"""Number of bytes that are compared before a cut."""
-_CUTS = 10
-_BLOCK = 1 << 16
-
 
 class NotUndoneError(Exception):
     """A part of a chunk may have remained in the file."""
 
 
 def append(file: int, chunk: bytes, end: int) -> int | None:
-    """Append all of `chunk` in one piece at `end`; return the new end.
+    """Append all of `chunk` in one piece at `end`; return the new end, or `None` if another program
+    has changed the file in the meantime, as logrotate's `copytruncate` does.
 
-    Returns `None` if the file was changed in the meantime.
+    The file is open with `O_APPEND`, so the descriptor's offset after a write shows the place of its
+    bytes, regardless of the current size. The pieces of the chunk must be adjacent, and the first
+    one must begin at `end`, or at 0 in an emptied file. Otherwise the rest of the chunk is removed.
 
     After `None` and after `OSError` nothing of the chunk is in the file. Raises `NotUndoneError` if
     that cannot be achieved.
@@ -376,7 +363,11 @@ def append(file: int, chunk: bytes, end: int) -> int | None:
 
 
 def cut(file: int, size: int) -> None:
-    """Truncate the file to `size`, unless it is shorter by now. Raises `OSError`."""
+    """Truncate the file to `size`, unless it is shorter by now. Raises `OSError`.
+
+    `ftruncate` lengthens a file that was truncated since its size was read: it adds NUL bytes, which
+    are recognized here and cut off.
+    """
     for _ in range(_CUTS):
         before = _mark(file, size)
         if os.fstat(file).st_size <= size:
@@ -414,12 +405,17 @@ def _without_zeros(file: int, size: int) -> int:
 
 # -- the lock --------------------------------------------------------------------------------------
 
-_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_LOCK_TRIES = 5
-
 
 class FileLock:
-    """The lock of `path`, once it is taken. Not thread-safe."""
+    """The lock of `path`, once it is taken; excludes other processes and other sinks. Not thread-safe.
+
+    1. The lock is an empty file of its own, since the file itself is renamed by rotation. The
+       operating system releases it when the process ends.
+    2. If the lock file was removed, or its folder replaced, another process could lock a new one. So
+       before each write, the holder checks that its lock file is still in place, and otherwise locks
+       the file that is.
+    3. It is never opened through a symbolic link.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

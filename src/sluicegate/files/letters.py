@@ -50,6 +50,12 @@ if TYPE_CHECKING:
 
     from ..letters.letter import Letter, Selection
 
+_BATCH = 500
+"""Lines per write."""
+_MOST_LINKS = 40
+"""Symbolic links to follow, as many as Linux does."""
+_ACCESS_LIST = "system.posix_acl_access"
+
 
 class FileStore(NotedStore):
     """A file of dead letters and its rotated predecessors."""
@@ -205,10 +211,6 @@ def _open_append(path: Path, *, follows: bool = True, mode: int = 0o666) -> Appe
 
 
 # -- rewriting -------------------------------------------------------------------------------------
-
-_BATCH = 500
-_MOST_LINKS = 40
-_ACCESS_LIST = "system.posix_acl_access"
 
 
 def real(path: Path) -> Path:

@@ -39,6 +39,13 @@ if TYPE_CHECKING:
 
 
 _SYNCS = ("always", "close", "never")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
+_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
+_REFUSED = (
+    _FULL | _FORBIDDEN | _MISSING | {errno.EROFS, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+)
+_UNAVAILABLE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE})
 
 
 @known_arguments()
@@ -133,7 +140,7 @@ class FileSink(Openable):
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by its errno; see `classify_file`."""
+        """The class of an error by its errno."""
         return classify_file(error)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
@@ -215,14 +222,6 @@ def _path(path: object) -> Path:
 
 # -- errors ----------------------------------------------------------------------------------------
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
-_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
-_REFUSED = (
-    _FULL | _FORBIDDEN | _MISSING | {errno.EROFS, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
-)
-_UNAVAILABLE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE})
-
 
 def classify_file(error: BaseException) -> ErrorClass | None:
     """Classify a file system error; `None` for other errors. Follows `__cause__`. Does not suspend.
@@ -279,4 +278,4 @@ def _user() -> str:
         return str(number)
 
 
-publish("sluicegate.files", FileSink, classify_file)
+publish("sluicegate.files", FileSink)

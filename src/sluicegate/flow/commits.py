@@ -64,6 +64,15 @@ WRITE_WITHIN = 30.0
 _ENDS = (Terminate, ToDeadLetter)
 """The answers of a transform that end a prefix."""
 
+_TOLD_AS: Mapping[ErrorClass, type[SinkError]] = {
+    ErrorClass.TRANSIENT: TransientError,
+    ErrorClass.DEADLOCK: TransientError,
+    ErrorClass.UNAVAILABLE: UnavailableError,
+    ErrorClass.REFUSED: UnavailableError,
+    ErrorClass.THROTTLE: ThrottledError,
+    ErrorClass.PERMANENT: PermanentError,
+}
+
 
 class Refused(Exception):  # never leaves a batch
     """A record cannot be committed; contains its place in the batch, and the error."""
@@ -210,16 +219,6 @@ class PartitionTransactions(PartitionCommits):
                 raise error
         first = min(errors)
         raise Refused(places[first], errors[first])
-
-
-_TOLD_AS: Mapping[ErrorClass, type[SinkError]] = {
-    ErrorClass.TRANSIENT: TransientError,
-    ErrorClass.DEADLOCK: TransientError,
-    ErrorClass.UNAVAILABLE: UnavailableError,
-    ErrorClass.REFUSED: UnavailableError,
-    ErrorClass.THROTTLE: ThrottledError,
-    ErrorClass.PERMANENT: PermanentError,
-}
 
 
 class _NotHandled(Exception):  # never leaves a batch

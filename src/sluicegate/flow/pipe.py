@@ -186,18 +186,18 @@ class Pipe(Operated):
             processes of a group, and different in other groups.
         poison: the treatment of a record with a permanently rejected row, or one whose stored row
             differs (`StoredRowDiffers`), or that cannot be transformed: `Poison(...)` with a
-            strategy, dead letters or a park store; or a strategy that needs none: `block` (default),
-            `skip`, or `exit`, which ends the run and raises the error. A `DeadLetter` in the
-            batcher's stack stores rows instead, before they are rejected. With a queue as the source
-            only `exit` is accepted; otherwise the queue's own setting applies.
+            strategy, dead letters or a park store; or a strategy that needs none: `block`
+            (default), `skip`, or `exit`, which ends the run and raises the error. A `DeadLetter` in
+            the batcher's stack stores rows instead, before they are rejected. With a queue as the
+            source only `exit` is accepted; otherwise the queue's own setting applies.
         retry: attempts and backoff of rows with the outcome `unknown` or `rejected`, and of a
             transform after a temporary error. Attempts inside the sink's stack are not counted.
             Default: 5 attempts, 0.1 s doubled up to 30 s, with full jitter.
         key: a function from a record to the key that is parked; default: the record's own key. All
             rows with the same key in the batcher have to come from records with the same key here.
             Only with a park store.
-        in_flight: the most records in flight, or `InFlight(...)` with a limit of bytes. Default: the
-            most items that the batcher holds (`Limits.max_pending_items`), and 64 MiB.
+        in_flight: the most records in flight, or `InFlight(...)` with a limit of bytes. Default:
+            the most items that the batcher holds (`Limits.max_pending_items`), and 64 MiB.
         concurrency: the most concurrent calls of an async transform.
         drain: seconds to write the rows in the batcher when the pipe stops (no write begins in the
             second half), and to finish running writes when a partition is revoked.

@@ -286,7 +286,7 @@ class LeasedPositions:
         held = self._doubted.get(claim) or HeldPosition(None)
         if held.is_in_doubt:
             with as_outage(claim.partition):
-                held.read(Position(await self._source.settled(claim)))
+                held.read(Position(await self._source.fetch_settled_offset(claim)))
         try:
             yield held
         finally:

@@ -74,7 +74,7 @@ class Pump:
         return schedule.window.messages == others and self.ends.are_decided and self._feed.is_idle
 
     @property
-    def trouble(self) -> str | None:
+    def outage(self) -> str | None:
         """The state of a destination that currently does not accept writes, with its duration."""
         destination = self._batcher.stats().destination
         if destination.state == "available":

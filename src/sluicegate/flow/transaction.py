@@ -25,7 +25,7 @@ from .._core.positions import (
 from .._core.sink import capabilities_of
 from .._core.source import Source, TransactionalSource
 from .._core.stacking import as_sink
-from .._core.transaction import check_transactional
+from .._core.transaction import check_parts
 from ..consumer.handling.handlers import as_handler
 from ..consumer.operated import Operated
 from ..consumer.options import Poison, as_commits, pipe_limits
@@ -112,7 +112,7 @@ def checked_transaction(
         _check_takes_moves(source, destination_of(stack))
         check_left_to_source(poison)
     check_keeps_positions(destination_of(stack))
-    check_transactional(stack, positions=True)
+    check_parts(stack, positions=True)
     if poison == "park_key" or (isinstance(poison, Poison) and poison.parked is not None):
         rule = "cannot be 'park_key': a parked record is stored outside the transaction"
         raise checks.bad("poison", poison, rule)
@@ -198,11 +198,11 @@ class TransactionalPipe(Operated):
             in the transaction, and returns the results of a consumer's handler, except `Manual()`.
         name: name of the flow in logs, metrics and dead letters.
         poison: the treatment of a record with a permanently refused row, or that cannot be
-            transformed: `Poison(...)` with a strategy or dead letters; or a strategy that needs none:
-            `block` (default), `skip`, or `exit`: `run` ends and raises its error. The records before
-            it commit first. A dead letter is written before the position passes its record: at least
-            once, with the same key. No keys can be parked. With a queue as the source only `exit` is
-            accepted; otherwise the queue's own setting applies.
+            transformed: `Poison(...)` with a strategy or dead letters; or a strategy that needs
+            none: `block` (default), `skip`, or `exit`: `run` ends and raises its error. The records
+            before it commit first. A dead letter is written before the position passes its record:
+            at least once, with the same key. No keys can be parked. With a queue as the source only
+            `exit` is accepted; otherwise the queue's own setting applies.
         retry: attempts and backoff of a failed transaction, and of a transform after a temporary
             error. Default: 5 attempts, 0.1 s doubled up to 30 s, with full jitter; outages do not
             count as attempts.

@@ -72,6 +72,14 @@ if TYPE_CHECKING:
 _THREAD_MIN_BYTES = 64 * 1024
 """Smallest body compressed in a thread; below it, the handover takes longer than the compression.
 """
+BEGINNING = 8 * 1024
+"""Bytes read of an unsuccessful response."""
+_PIECE = 64 * 1024
+"""Bytes decompressed at once."""
+_READ = frozenset({"", "identity"})
+_INFLATED = frozenset({"gzip", "x-gzip", "deflate"})
+_ANY_HEADER = zlib.MAX_WBITS | 32
+"""Lets zlib detect gzip and zlib headers."""
 
 
 class HttpBase(Openable):
@@ -300,15 +308,6 @@ def _unread() -> ResultMismatch:
 
 
 # -- response bodies -------------------------------------------------------------------------------
-
-BEGINNING = 8 * 1024
-"""Bytes read of an unsuccessful response."""
-_PIECE = 64 * 1024
-"""Bytes decompressed at once."""
-_READ = frozenset({"", "identity"})
-_INFLATED = frozenset({"gzip", "x-gzip", "deflate"})
-_ANY_HEADER = zlib.MAX_WBITS | 32
-"""Lets zlib detect gzip and zlib headers."""
 
 
 class Inflater:

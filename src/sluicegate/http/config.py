@@ -36,6 +36,9 @@ _PROXIES = ("http", "https", "socks5", "socks5h")
 _PROXY_RULE = "must be a URL that begins with http://, https://, socks5:// or socks5h://"
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?")
+ClientFactory = Callable[[], "HttpClient | Awaitable[HttpClient]"]
+Authorization = str | Callable[[], "str | Awaitable[str]"]
+Auth = tuple[str, str] | str | Callable[[], "str | Awaitable[str]"]
 
 
 class ClientResponse(Protocol):
@@ -76,11 +79,6 @@ class HttpClient(Protocol):
 
     async def aclose(self) -> None:
         """Close every connection."""
-
-
-ClientFactory = Callable[[], "HttpClient | Awaitable[HttpClient]"]
-Authorization = str | Callable[[], "str | Awaitable[str]"]
-Auth = tuple[str, str] | Authorization
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)

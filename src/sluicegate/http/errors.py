@@ -9,18 +9,12 @@
    does an unknown kind of error. Nothing was sent only if no connection was established.
 4. Of a request, messages contain at most the scheme, host and path of its URL. Server text may quote
    secrets, so it is redacted. It may also quote items, so `summary`, the text for logs, omits it.
-
-Responses that refuse every request, and the repair for each.
-
-Errors of credentials, permissions, paths and proxies are not caused by an item: such a response is
-a `RefusedError`, which `Retry` handles as an outage. Redirects are among them, since they are not
-followed: the URL is wrong, or a login has expired and the server redirects to its login page. A 403
-may concern a single body; `Retry` detects that by sending smaller parts of the batch.
-
-The `Retry-After` header.
-
-1. Nothing here raises: an unreadable header is ignored and must not turn a response into an error.
-2. A delay is finite and at most a year. `Retry` decides how much of it to respect.
+5. Errors of credentials, permissions, paths and proxies are not caused by an item: such a response
+   is a `RefusedError` with its repair, which `Retry` handles as an outage. Redirects are among them,
+   since they are not followed: the URL is wrong, or a login has expired and the server redirects to
+   its login page. A 403 may concern a single body; `Retry` detects that by sending smaller parts of
+   the batch.
+6. An unreadable `Retry-After` is ignored. `Retry` decides how much of a delay to respect.
 """
 
 from __future__ import annotations
@@ -105,6 +99,11 @@ _OF_PROXY = re.compile(r"([0-9]{3})\b")
 """The beginning of a proxy's error when it refuses a tunnel."""
 _SHOWN = 500
 """Characters of server text shown in a message."""
+_SECONDS = re.compile(r"\s*([+-]?)([0-9]{1,400}(?:\.[0-9]{1,400})?)\s*")
+_LONGEST_DATE = 64
+"""Characters of the longest date format."""
+_YEAR = 366 * 86_400.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RecordRefused(PermanentError):
@@ -361,12 +360,6 @@ def target_of(location: str | None) -> str | None:
 
 
 # -- Retry-After -----------------------------------------------------------------------------------
-
-_SECONDS = re.compile(r"\s*([+-]?)([0-9]{1,400}(?:\.[0-9]{1,400})?)\s*")
-_LONGEST_DATE = 64
-"""Characters of the longest date format."""
-_YEAR = 366 * 86_400.0
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def seconds_of(headers: Mapping[str, str], wall_time: float) -> float | None:

@@ -9,11 +9,9 @@
 4. A body that is refused because of one record is sent again in parts: the records before and after
    the one that the server names, and that record alone. If a named record was then accepted, or the
    server names none, the body is halved.
-
-Records joined to request bodies of limited size: an oversized record fails alone.
-
-1. A *join* turns records into a body. Only the length of the joined body is compared with the limit.
-2. Records keep their order, within a body and from one body to the next.
+5. A *join* turns records into a body. Only the length of the joined body is compared with the limit.
+   An oversized record fails alone.
+6. Records keep their order, within a body and from one body to the next.
 """
 
 from __future__ import annotations
@@ -48,6 +46,8 @@ if TYPE_CHECKING:
 
 
 _UNKNOWN = "the outcome of every item is unknown"
+JoinBodies = Callable[[Sequence[bytes]], "bytes"]
+"""Joins encoded items into the body of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +260,6 @@ def _is_safe(entry: object) -> bool:
 
 
 # -- bodies ----------------------------------------------------------------------------------------
-
-JoinBodies = Callable[[Sequence[bytes]], "bytes"]
-"""Joins encoded items into the body of a request."""
 
 
 def json_array(records: Sequence[bytes]) -> bytes:

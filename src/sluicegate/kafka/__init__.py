@@ -1,6 +1,11 @@
 """Apache Kafka: topics as destination and source, and the state of partitions in a topic.
 
-`client` is built on aiokafka, `confluent` on librdkafka; `groups` has what both sources share.
+`client` is built on aiokafka: the sink and `source` use it. `confluent` is a source on librdkafka.
+The `membership` of either source commits; `groups` has what both sources share. `sink` writes
+records, alone or with offsets in transactions, and `state` a compacted topic.
+
+`access` and `arguments` check what users pass, `errors` classifies, `parallel_consumer_map` reads
+the offsets of Confluent's parallel consumer, and `server` is a real Kafka for tests.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +15,7 @@ from .._core.public import later
 if TYPE_CHECKING:
     from .access import KafkaAccess
     from .confluent import ConfluentKafkaSource
-    from .sink import KafkaSink, RecordMetadata, classify_kafka
+    from .sink import KafkaSink
     from .source import KafkaSource
     from .state import KafkaRecord, KafkaState
 else:
@@ -19,7 +24,7 @@ else:
         {
             "access": ["KafkaAccess"],
             "confluent": ["ConfluentKafkaSource"],
-            "sink": ["KafkaSink", "RecordMetadata", "classify_kafka"],
+            "sink": ["KafkaSink"],
             "source": ["KafkaSource"],
             "state": ["KafkaRecord", "KafkaState"],
         },
@@ -32,6 +37,4 @@ __all__ = [
     "KafkaSink",
     "KafkaSource",
     "KafkaState",
-    "RecordMetadata",
-    "classify_kafka",
 ]

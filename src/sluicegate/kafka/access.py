@@ -24,6 +24,36 @@ SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 _PROTOCOLS: tuple[SecurityProtocol, ...] = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 CLOSE_TIMEOUT = 5.0
 _LOGIN = ("sasl_mechanism", "sasl_username", "sasl_password")
+OF_AIOKAFKA = {
+    "bootstrap_servers": "use bootstrap=...",
+    "client_id": "use client_id=... of KafkaAccess",
+    "request_timeout_ms": "use request_timeout=... of KafkaAccess, in seconds",
+    "sasl_mechanism": "use sasl_mechanism=... of KafkaAccess",
+    "sasl_plain_password": "use sasl_password=... of KafkaAccess",
+    "sasl_plain_username": "use sasl_username=... of KafkaAccess",
+    "security_protocol": "use security_protocol=... of KafkaAccess",
+    "ssl_context": "use ssl_cafile=... or ssl_context=... of KafkaAccess",
+}
+"""The options of aiokafka that an access has, and where."""
+_OF_LIBRDKAFKA = {
+    "client.id": "client_id",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.password": "sasl_password",
+    "sasl.username": "sasl_username",
+    "security.protocol": "security_protocol",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
+}
+OF_LIBRDKAFKA = {
+    "bootstrap.servers": "use bootstrap=...",
+    "metadata.broker.list": "use bootstrap=...",
+    "sasl.mechanisms": "use sasl_mechanism=... of KafkaAccess",
+    "socket.timeout.ms": "use request_timeout=... of KafkaAccess, in seconds",
+    **{option: f"use {name}=... of KafkaAccess" for option, name in _OF_LIBRDKAFKA.items()},
+}
+"""The options of librdkafka that an access has, and where."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -100,22 +130,36 @@ class KafkaAccess:
         return f"KafkaAccess({self.bootstrap!r})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ClientOptions:
+    """What the options of every client have: how it connects. Times are in seconds."""
+
+    access: KafkaAccess
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses, separated by commas."""
+        return cast("str", self.access.bootstrap)
+
+    @property
+    def request_timeout(self) -> float:
+        """Seconds to wait for a response that a broker does not delay."""
+        return cast("float", self.access.request_timeout)
+
+    @property
+    def close_timeout(self) -> float:
+        """Seconds for closing, and for leaving a group."""
+        return cast("float", self.access.close_timeout)
+
+    @property
+    def request_timeout_ms(self) -> int:
+        """The same in milliseconds."""
+        return milliseconds(self.request_timeout)
+
+
 def access_of(bootstrap: object) -> KafkaAccess:
     """Return the access of an argument that is an address or an access. Raises `ConfigError`."""
     return bootstrap if isinstance(bootstrap, KafkaAccess) else KafkaAccess(cast("str", bootstrap))
-
-
-OF_AIOKAFKA = {
-    "bootstrap_servers": "use bootstrap=...",
-    "client_id": "use client_id=... of KafkaAccess",
-    "request_timeout_ms": "use request_timeout=... of KafkaAccess, in seconds",
-    "sasl_mechanism": "use sasl_mechanism=... of KafkaAccess",
-    "sasl_plain_password": "use sasl_password=... of KafkaAccess",
-    "sasl_plain_username": "use sasl_username=... of KafkaAccess",
-    "security_protocol": "use security_protocol=... of KafkaAccess",
-    "ssl_context": "use ssl_cafile=... or ssl_context=... of KafkaAccess",
-}
-"""The options of aiokafka that an access has, and where."""
 
 
 def of_aiokafka(access: KafkaAccess) -> dict[str, Any]:
@@ -133,38 +177,12 @@ def of_aiokafka(access: KafkaAccess) -> dict[str, Any]:
     )
 
 
-_OF_LIBRDKAFKA = {
-    "client.id": "client_id",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.password": "sasl_password",
-    "sasl.username": "sasl_username",
-    "security.protocol": "security_protocol",
-    "ssl.ca.location": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile",
-    "ssl.key.password": "ssl_password",
-}
-OF_LIBRDKAFKA = {
-    "bootstrap.servers": "use bootstrap=...",
-    "metadata.broker.list": "use bootstrap=...",
-    "sasl.mechanisms": "use sasl_mechanism=... of KafkaAccess",
-    "socket.timeout.ms": "use request_timeout=... of KafkaAccess, in seconds",
-    **{option: f"use {name}=... of KafkaAccess" for option, name in _OF_LIBRDKAFKA.items()},
-}
-"""The options of librdkafka that an access has, and where."""
-
-
 def of_librdkafka(access: KafkaAccess) -> dict[str, Any]:
     """Return the options of librdkafka, except its addresses and times. Raises `ConfigError`."""
     if access.ssl_context is not None:
         rule = "librdkafka does not take it; give ssl_cafile=... and the other files"
         raise ConfigError(f"ssl_context=...: {rule}")
     return _given(**{option: getattr(access, name) for option, name in _OF_LIBRDKAFKA.items()})
-
-
-def request_ms(access: KafkaAccess) -> int:
-    """Milliseconds to wait for a response that a broker does not delay."""
-    return milliseconds(cast("float", access.request_timeout))
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -26,6 +26,11 @@ LONGEST_HEARTBEAT = 3.0
 """Seconds; the default of Kafka's own client."""
 ANSWER_WITHIN = 10.0
 """Seconds for the answer to a request that a broker does not delay."""
+TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+"""The names that Kafka allows."""
+_TOPIC_RULE = "a topic's name has 1 to 249 letters, digits, dots, underscores and hyphens"
+_START_RULE = 'must be "earliest", "latest", "committed" or a datetime with a time zone'
+Start = Literal["earliest", "latest", "committed"]
 
 
 def seconds_of(name: str, value: object) -> float:
@@ -85,11 +90,6 @@ def client_options(
     return Options(given)
 
 
-TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
-"""The names that Kafka allows."""
-_TOPIC_RULE = "a topic's name has 1 to 249 letters, digits, dots, underscores and hyphens"
-
-
 class KnownTopics(Protocol):
     """A client's knowledge of topics."""
 
@@ -143,10 +143,6 @@ def no_topic(topics: Iterable[str]) -> str:
     """Say that topics are missing or hidden."""
     named = ", ".join(map(repr, topics))
     return f"the topic {named} does not exist, or may not be described"
-
-
-Start = Literal["earliest", "latest", "committed"]
-_START_RULE = 'must be "earliest", "latest", "committed" or a datetime with a time zone'
 
 
 class Offsets(Protocol):

@@ -43,6 +43,19 @@ LONG_SPAN = 10_000
 NO_POSITION = "no position is stored for %s, and start='committed' requires one"
 LAST_FAILED = "%s: the commit of a revoke failed (%s); its uncommitted messages run again elsewhere"
 SESSION_FAILED = "%s: a session has failed (%s); a new one follows"
+_FORGOTTEN = (
+    "%s: %s: its stored position, %d when it was last known, has been deleted, perhaps with its "
+    "topic: records after it may be lost; it begins at %d (start=%s)"
+)
+_GONE = (
+    "%s: %s: the next offset, %d, is no longer retained (%d is the first that is): the offsets up "
+    "to %d were never delivered; reading continues at %d (start=%s)"
+)
+_OTHER_LOG = "%s: %s ends at %d, before the next offset, %d: reading begins again at %d (start=%s)"
+MEMORY = 60.0
+"""Seconds for which a loss is counted."""
+MANY = 3
+"""Number of losses that are not a coincidence."""
 
 
 class OpenGroup(Protocol):
@@ -100,12 +113,6 @@ class GroupSource(Generic[S]):
         )
 
 
-_FORGOTTEN = (
-    "%s: %s: its stored position, %d when it was last known, has been deleted, perhaps with its "
-    "topic: records after it may be lost; it begins at %d (start=%s)"
-)
-
-
 class Beginnings:
     """Determines where claims begin."""
 
@@ -158,13 +165,6 @@ class Beginnings:
         return {each: Position(offset) for each, offset in offsets.items()}
 
 
-_GONE = (
-    "%s: %s: the next offset, %d, is no longer retained (%d is the first that is): the offsets up "
-    "to %d were never delivered; reading continues at %d (start=%s)"
-)
-_OTHER_LOG = "%s: %s ends at %d, before the next offset, %d: reading begins again at %d (start=%s)"
-
-
 class Retained(NamedTuple):
     """The offsets that a partition retains, and its start point."""
 
@@ -210,12 +210,6 @@ class Retained(NamedTuple):
     def is_other_log(self, offset: int) -> bool:
         """Return whether the log was replaced since this offset was the next one."""
         return offset > self.end
-
-
-MEMORY = 60.0
-"""Seconds for which a loss is counted."""
-MANY = 3
-"""Number of losses that are not a coincidence."""
 
 
 class History:

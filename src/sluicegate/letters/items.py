@@ -1,8 +1,8 @@
 """Conversion of any item to plain JSON for its dead letter, and back. Pure; never raises for an
 item.
 
-1. A value with a JSON form has the same form as in a file or in a request (`_core.values.forms`). An
-   item of a plain class is stored as its public attributes, which are also its columns for
+1. A value with a JSON form has the same form as in a file or in a request (`_core.values.forms`).
+   An item of a plain class is stored as its public attributes, which are also its columns for
    `PostgresSink`. As in every file, a date becomes text and a tuple becomes a list.
 2. Other values that JSON cannot represent are *marked*: stored as an object with one entry, whose
    name is in `_READ`. `restored` returns the same value.
@@ -45,6 +45,11 @@ _LARGE = 2_000
 """Number of bits up to which Python converts an integer to decimal digits regardless of its
 limit.
 """
+
+FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
+
+UNDECODABLE = "undecodable"
+"""The field with the type of the error, of a record that its source could not decode."""
 
 
 class StoredItem(NamedTuple):
@@ -239,12 +244,6 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "$mapping": _pairs,
     _SHOWN: _refuse,
 }
-
-
-FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
-
-UNDECODABLE = "undecodable"
-"""The field with the type of the error, of a record that its source could not decode."""
 
 
 class NoSourceRecordError(ValueError):

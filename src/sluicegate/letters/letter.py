@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PENDING, INTERRUPTED, REPLAYED = STATES = ("pending", "interrupted", "replayed")
+ERROR = ("error_type", "error_class", "message", "cause_type", "code")
+"""The fields of the last error. A replay replaces all of them."""
+TEXTS = (*ERROR, "batcher", "batch_id", "trace_id", "item_key", "item_form")
+_MOST_ATTEMPTS = 2**31 - 2
+"""One more still fits a 32-bit column."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterRecord(MakesForm, Generic[T]):
@@ -123,13 +130,6 @@ class DeadLetterRecord(MakesForm, Generic[T]):
 
 
 publish("sluicegate.sinks", DeadLetterRecord)
-
-
-PENDING, INTERRUPTED, REPLAYED = STATES = ("pending", "interrupted", "replayed")
-ERROR = ("error_type", "error_class", "message", "cause_type", "code")
-"""The fields of the last error. A replay replaces all of them."""
-TEXTS = (*ERROR, "batcher", "batch_id", "trace_id", "item_key", "item_form")
-_MOST_ATTEMPTS = 2**31 - 2
 
 
 class NoLetterError(ValueError):

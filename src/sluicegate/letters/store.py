@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 MOST_TOLD = 10
 
+_TEXTS = ("replay", "outcome", *ERROR)
+_MOST = 2**31 - 2
+"""The most attempts in a note: one more still fits a 32-bit column."""
+
 
 class StoreError(Exception):
     """A store that cannot be used as specified. The message gives the reason."""
@@ -172,10 +176,6 @@ class NotedStore(ABC):
                 f"{places}; it may concern any letter, so nothing is sent or removed; repair "
                 f"or remove that {self._unit}"
             )
-
-
-_TEXTS = ("replay", "outcome", *ERROR)
-_MOST = 2**31 - 2
 
 
 class Notes:

@@ -1,26 +1,27 @@
-"""NATS: subjects as a destination, JetStream as a source."""
+"""NATS: subjects as a destination, JetStream as a source.
+
+`connection` holds a connection on `client`, nats-py's client. `options` checks what users pass,
+`errors` gives the meaning of JetStream's answers, and `server` is a real NATS server for tests.
+"""
 
 from typing import TYPE_CHECKING
 
 from .._core.public import later
 
 if TYPE_CHECKING:
-    from .jetstream import JetStreamSource, KeyFunction, partitioned
-    from .sink import NatsSink, PublishAck, classify_nats
+    from .jetstream import JetStreamSource, partitioned
+    from .sink import NatsSink
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
-            "jetstream": ["JetStreamSource", "KeyFunction", "partitioned"],
-            "sink": ["NatsSink", "PublishAck", "classify_nats"],
+            "jetstream": ["JetStreamSource", "partitioned"],
+            "sink": ["NatsSink"],
         },
     )
 
 __all__ = [
     "JetStreamSource",
-    "KeyFunction",
     "NatsSink",
-    "PublishAck",
-    "classify_nats",
     "partitioned",
 ]

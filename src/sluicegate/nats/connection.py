@@ -48,6 +48,35 @@ _STEPS = 4
 """The steps of connecting that take up to `connect_timeout` each: the socket, the server's
 greeting, TLS, and the answer to the login.
 """
+_DENIED = re.compile(
+    r"permissions violation for (?P<what>publish with reply of|publish to|subscription to) "
+    r'"(?P<subject>(?:[^"\\]|\\.)*)"'
+)
+_ESCAPED = re.compile(r"\\(.)")
+_LOGIN = ("authorization violation", "authentication expired", "authentication revoked")
+_FULL_SERVER = ("maximum connections exceeded", "maximum account active connections exceeded")
+_UNREACHABLE = (
+    nats.NoServersError,
+    nats.ConnectionClosedError,
+    nats.ConnectionDrainingError,
+    nats.ConnectionReconnectingError,
+    nats.OutboundBufferLimitError,
+    nats.StaleConnectionError,
+)
+_PERMANENT = (
+    nats.BadHeaderError,
+    nats.BadSubjectError,
+    nats.MaxPayloadError,
+)
+_REFUSED = (
+    nats.AuthorizationError,
+    nats.InvalidUserCredentialsError,
+    nats.SecureConnFailedError,
+    nats.SecureConnRequiredError,
+    nats.SecureConnWantedError,
+)
+_UNANSWERED = (nats.TimeoutError, nats.JsonParseError, nats.ProtocolError)
+"""No answer, or one that cannot be read."""
 
 
 class _NotOpened(Exception):
@@ -149,38 +178,6 @@ async def close(client: PatientClient) -> None:
         client.cut()
         if not closing.done():
             closing.cancel()
-
-
-_DENIED = re.compile(
-    r"permissions violation for (?P<what>publish with reply of|publish to|subscription to) "
-    r'"(?P<subject>(?:[^"\\]|\\.)*)"'
-)
-_ESCAPED = re.compile(r"\\(.)")
-_LOGIN = ("authorization violation", "authentication expired", "authentication revoked")
-_FULL_SERVER = ("maximum connections exceeded", "maximum account active connections exceeded")
-
-_UNREACHABLE = (
-    nats.NoServersError,
-    nats.ConnectionClosedError,
-    nats.ConnectionDrainingError,
-    nats.ConnectionReconnectingError,
-    nats.OutboundBufferLimitError,
-    nats.StaleConnectionError,
-)
-_PERMANENT = (
-    nats.BadHeaderError,
-    nats.BadSubjectError,
-    nats.MaxPayloadError,
-)
-_REFUSED = (
-    nats.AuthorizationError,
-    nats.InvalidUserCredentialsError,
-    nats.SecureConnFailedError,
-    nats.SecureConnRequiredError,
-    nats.SecureConnWantedError,
-)
-_UNANSWERED = (nats.TimeoutError, nats.JsonParseError, nats.ProtocolError)
-"""No answer, or one that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,9 @@
-"""Object stores: batches as objects, and dead letters among them."""
+"""Object stores: batches as objects, and dead letters among them.
+
+- `sink`: the base of both sinks, and JSON lines; `parquet`, and `tables`: rows in Parquet.
+- `partitions`: folders by values of items; `store`: uploads and the objects below a URL.
+- `letters`: dead letters; `errors`: the classes of errors.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -6,19 +11,17 @@ from .._core.public import later
 
 if TYPE_CHECKING:
     from .parquet import ParquetSink
-    from .sink import ObjectOptions, ObjectSink, StoredObject
+    from .sink import ObjectSink
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
             "parquet": ["ParquetSink"],
-            "sink": ["ObjectOptions", "ObjectSink", "StoredObject"],
+            "sink": ["ObjectSink"],
         },
     )
 
 __all__ = [
-    "ObjectOptions",
     "ObjectSink",
     "ParquetSink",
-    "StoredObject",
 ]

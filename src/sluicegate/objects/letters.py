@@ -8,17 +8,10 @@
 3. Purging rewrites an object without the letters, or removes it. An object that is removed
    meanwhile, by a rule of the bucket or by hand, has no letters.
 4. A line that is not a letter is reported by its number, and stays unchanged.
-
-A lock that admits one replay at a time for the letters of an object store.
-
-1. A replay holds a lease: an object that it rewrites every few seconds. A lease that does not
-   change for `LEASE` seconds is assumed to belong to a process that has ended, and is taken over.
-2. A frozen process may be mistaken for an ended one. So each note has the next number, and is
-   stored only if no note has that number or a higher one: of two concurrent replays, one fails
-   before it sends a letter. (A purge replaces all notes by one with the next number.)
-3. Both need a store that refuses to create an existing object. Some servers ignore that condition
-   (`If-None-Match`) and replace the object, so a turn begins with a second attempt to create its own
-   lease.
+5. One replay or purge runs at a time: see `ReplayTurn`. A frozen process may be mistaken for an
+   ended one. So each note has the next number, and is stored only if no note has that number or a
+   higher one: of two concurrent replays, one fails before it sends a letter. (A purge replaces all
+   notes by one with the next number.)
 """
 
 from __future__ import annotations
@@ -51,6 +44,8 @@ if TYPE_CHECKING:
     from .store import Listed
 
 
+_log = logging.getLogger("sluicegate.dlq")
+
 ENDS = {".ndjson": None, ".ndjson.gz": "gzip", ".ndjson.zst": "zstd"}
 NOTES = "_replays/"
 _NOTE = re.compile(rf"{NOTES}\d{{12}}\.json")
@@ -65,6 +60,7 @@ ANSWER_WITHIN = 5.0
 HEAD_BYTES = 64 << 10
 READS_AT_ONCE = 16
 TIMEOUT = 30.0
+_KEPT = "%s: the lease of this replay could not be removed (%s); it ends by itself in %g s"
 
 
 class ObjectStore(NotedStore):
@@ -291,13 +287,16 @@ def _number(path: str) -> int:
 
 # -- the turn of a replay --------------------------------------------------------------------------
 
-_log = logging.getLogger("sluicegate.dlq")
-
-_KEPT = "%s: the lease of this replay could not be removed (%s); it ends by itself in %g s"
-
 
 class ReplayTurn:
-    """The turn of this process, from `take` to `end`."""
+    """The turn of this process, from `take` to `end`; it excludes other replays of the same letters.
+
+    1. A replay holds a lease: an object that it rewrites every few seconds. A lease that does not
+       change for `LEASE` seconds is assumed to belong to a process that has ended, and is taken over.
+    2. This needs a store that refuses to create an existing object. Some servers ignore that
+       condition (`If-None-Match`) and replace the object, so a turn begins with a second attempt to
+       create its own lease.
+    """
 
     def __init__(self, folder: ObjectFolder, path: str, *, lease: float = LEASE) -> None:
         self._folder = folder

@@ -50,6 +50,12 @@ if TYPE_CHECKING:
 
 TIMEOUT = 30.0
 CONCURRENCY = 8
+_SUFFIXES = {None: "ndjson", "gzip": "ndjson.gz", "zstd": "ndjson.zst"}
+_CONTENT_TYPES = {
+    None: "application/x-ndjson",
+    "gzip": "application/gzip",
+    "zstd": "application/zstd",
+}
 
 
 class StoredObject(NamedTuple):
@@ -306,13 +312,6 @@ def manifest(objects: Iterable[tuple[str, str | None, int, int]]) -> bytes:
 
 # -- JSON lines ------------------------------------------------------------------------------------
 
-_SUFFIXES = {None: "ndjson", "gzip": "ndjson.gz", "zstd": "ndjson.zst"}
-_CONTENT_TYPES = {
-    None: "application/x-ndjson",
-    "gzip": "application/gzip",
-    "zstd": "application/zstd",
-}
-
 
 class ObjectSink(ObjectBase):
     """Writes each batch as an object of JSON lines to S3, Google Cloud Storage, Azure or a folder.
@@ -409,4 +408,4 @@ class ObjectSink(ObjectBase):
         )
 
 
-publish("sluicegate.objects", ObjectOptions, ObjectSink, StoredObject)
+publish("sluicegate.objects", ObjectSink)

@@ -36,6 +36,17 @@ _RULE = (
     "must be a URL such as s3://bucket/folder, gs://bucket/folder, az://account/container/folder or "
     "file:///folder, or a function that makes a store of obstore"
 )
+PART_BYTES = 8 << 20
+"""Size of a part in bytes; larger objects are sent in parts, several concurrently."""
+PARTS_AT_ONCE = 4
+"""Parts of one object that are sent concurrently."""
+RELEASED_WITHIN = 0.02
+"""Pause in seconds after the last upload. obstore's threads release Python objects shortly after an
+upload has ended, and would abort a process that exits meanwhile (SIGABRT).
+"""
+T = TypeVar("T")
+_NEW = ".new"
+"""The end of the name of an object that replaces another one."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -155,14 +166,6 @@ def obstore() -> Any:
 
 # -- uploads ---------------------------------------------------------------------------------------
 
-PART_BYTES = 8 << 20
-"""Size of a part in bytes; larger objects are sent in parts, several concurrently."""
-PARTS_AT_ONCE = 4
-RELEASED_WITHIN = 0.02
-"""Pause in seconds after the last upload. obstore's threads release Python objects shortly after an
-upload has ended, and would abort a process that exits meanwhile (SIGABRT).
-"""
-
 
 class Uploads:
     """The open store of a sink, with at most `concurrency` uploads at once.
@@ -256,10 +259,6 @@ def sync(path: Path, root: Path) -> None:
 
 
 # -- objects ---------------------------------------------------------------------------------------
-
-T = TypeVar("T")
-_NEW = ".new"
-"""The end of the name of an object that replaces another one."""
 
 
 @dataclass(frozen=True, slots=True)

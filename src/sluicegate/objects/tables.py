@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 
 
 _RULE = "must be a pyarrow schema, or a mapping from names to types, such as {'id': 'int64'}"
+_NONE = type(None)
+_TEXTS = frozenset({pa.string(), pa.large_string(), pa.string_view()})
+_BINARIES = frozenset({pa.binary(), pa.large_binary(), pa.binary_view()})
+_TIMES = frozenset({datetime, _NONE})
+_FINE = ("us", "ns")
+"""The time units that can represent every Python value."""
+pc: Any = compute  # its functions are created at import, so type checkers do not see them
 
 
 def schema_of(given: object) -> Any:
@@ -175,14 +182,6 @@ class ParquetEncoder:
 
 
 # -- columns ---------------------------------------------------------------------------------------
-
-pc: Any = compute  # its functions are created at import, so type checkers do not see them
-_NONE = type(None)
-_TEXTS = frozenset({pa.string(), pa.large_string(), pa.string_view()})
-_BINARIES = frozenset({pa.binary(), pa.large_binary(), pa.binary_view()})
-_TIMES = frozenset({datetime, _NONE})
-_FINE = ("us", "ns")
-"""The time units that can represent every Python value."""
 
 
 def build_columns(

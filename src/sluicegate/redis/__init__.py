@@ -1,9 +1,12 @@
-"""Items to streams and lists of Redis."""
+"""Items to streams and lists of Redis.
+
+- `sink`, and `write`: one write; `commands`: items as commands.
+- `connections`: options and exchanges; `refusals`: the classes of errors.
+"""
 
 from .._core.public import publish_all
-from .refusals import classify_redis
 from .sink import RedisSink
 
-__all__ = ["RedisSink", "classify_redis"]
+__all__ = ["RedisSink"]
 
 publish_all(__name__, "sluicegate.redis")

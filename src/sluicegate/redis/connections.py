@@ -39,6 +39,29 @@ if TYPE_CHECKING:
 _NO_LIMIT = re.compile(rb"^maxmemory:0\r?$", re.MULTILINE)
 _EVICTS = re.compile(rb"^maxmemory_policy:(allkeys-\w+)", re.MULTILINE)
 _LONGEST = b"proto-max-bulk-len"
+POOL_SIZE = 10
+_SCHEMES = ("redis", "rediss", "unix")
+_RULE = 'must be a URL such as "redis://host:6379/0", "rediss://..." or "unix:///path"'
+_LIMIT = "use timeout="
+_RETRIES = "a retried command would store a second entry; use Retry()"
+_BY_URL = "it is part of the URL"
+_OWNED = {
+    "auto_close_connection_pool": "the sink closes its connections",
+    "connection_pool": "pass a function that returns a client as client=",
+    "decode_responses": "the sink decodes replies itself",
+    "host": _BY_URL,
+    "max_connections": "use pool_size=",
+    "port": _BY_URL,
+    "retry": _RETRIES,
+    "retry_on_error": _RETRIES,
+    "retry_on_timeout": _RETRIES,
+    "single_connection_client": "use pool_size=",
+    "socket_connect_timeout": _LIMIT,
+    "socket_timeout": _LIMIT,
+    "unix_socket_path": _BY_URL,
+}
+_UNLIMITED = 2**31 - 1
+"""The limit of redis-py's pool. The sink enforces its own, which lost connections do not reduce."""
 
 
 class RedisConnections:
@@ -175,37 +198,13 @@ class RedisConnections:
 
     async def close(self) -> None:
         """Close all connections; suspends for a bounded time."""
-        until = LOOP_CLOCK.now() + close_within(self._options.close_timeout)
+        until = LOOP_CLOCK.now() + close_within(self._options.timeout)
         with suppress(Exception):  # open connections end with the process
             async with LOOP_CLOCK.timeout_at(until):
                 await self._client.aclose()
 
 
 # -- options ----------------------------------------------------------------------------------------
-
-POOL_SIZE = 10
-_SCHEMES = ("redis", "rediss", "unix")
-_RULE = 'must be a URL such as "redis://host:6379/0", "rediss://..." or "unix:///path"'
-_LIMIT = "use timeout="
-_RETRIES = "a retried command would store a second entry; use Retry()"
-_BY_URL = "it is part of the URL"
-_OWNED = {
-    "auto_close_connection_pool": "the sink closes its connections",
-    "connection_pool": "pass a function that returns a client as client=",
-    "decode_responses": "the sink decodes replies itself",
-    "host": _BY_URL,
-    "max_connections": "use pool_size=",
-    "port": _BY_URL,
-    "retry": _RETRIES,
-    "retry_on_error": _RETRIES,
-    "retry_on_timeout": _RETRIES,
-    "single_connection_client": "use pool_size=",
-    "socket_connect_timeout": _LIMIT,
-    "socket_timeout": _LIMIT,
-    "unix_socket_path": _BY_URL,
-}
-_UNLIMITED = 2**31 - 1
-"""The limit of redis-py's pool. The sink enforces its own, which lost connections do not reduce."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -219,7 +218,6 @@ class RedisOptions:
     client_options: Options
     pool_size: int | None
     timeout: float
-    close_timeout: float
 
     @classmethod
     def of(
@@ -230,7 +228,6 @@ class RedisOptions:
         client_options: Mapping[str, Any] | None,
         pool_size: int | None,
         timeout: object,
-        close_timeout: object,
     ) -> RedisOptions:
         """Validate the arguments. Raises `ConfigError`, and `MissingExtra` without redis-py."""
         need("redis", "redis", "RedisSink")
@@ -253,7 +250,6 @@ class RedisOptions:
             client_options=_check_options(client_options),
             pool_size=size or (POOL_SIZE if client is None else None),
             timeout=checks.seconds("timeout", timeout, usual=checks.LONG_TIMEOUT),
-            close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
         )
 
     async def make(self) -> Any:

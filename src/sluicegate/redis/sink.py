@@ -37,6 +37,8 @@ _NO_KEYS = (
     "the ids of its stream must increase over all items, but items of other keys or tenants do not wait "
     "for an item in a backoff, which would be refused after them; leave it out"
 )
+_USUAL = {"approximate": True, "on_conflict": "error", "push": "right"}
+"""Default values of arguments that apply to one kind of target only."""
 
 
 @known_arguments()
@@ -79,9 +81,8 @@ class RedisSink(Openable):
             `client_name`. Never shown.
         pool_size: number of connections, and therefore of concurrent writes; default 10, no limit
             with `client=`.
-        timeout: seconds for connecting, and for each part of a batch (about 1 MiB) with its
-            replies; default 5.
-        close_timeout: seconds for closing; default 5.
+        timeout: seconds for connecting, for each part of a batch (about 1 MiB) with its replies,
+            and for closing; default 5.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without redis-py. Constructing does
     not suspend and connects to nothing. Opening suspends; it connects. It raises `RefusedError` for
@@ -112,7 +113,6 @@ class RedisSink(Openable):
         client_options: Mapping[str, Any] | None = None,
         pool_size: int | None = None,
         timeout: float | timedelta = 5.0,
-        close_timeout: float | timedelta = 5.0,
     ) -> None:
         self._options = RedisOptions.of(
             url=url,
@@ -120,7 +120,6 @@ class RedisSink(Openable):
             client_options=client_options,
             pool_size=pool_size,
             timeout=timeout,
-            close_timeout=close_timeout,
         )
         self._client_options = self._options.client_options  # the name in pickling errors
         self._connections: RedisConnections | None = None
@@ -191,7 +190,7 @@ class RedisSink(Openable):
         return self._form.ordered and self._name is not None
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by the server's message; see `classify_redis`."""
+        """The class of an error by the server's message."""
         return classify_redis(error)
 
     async def _open(self, stack: AsyncExitStack) -> None:
@@ -253,9 +252,6 @@ def _getter(name: str, value: Any) -> Any:
     if callable(value):
         checks.function(name, value, "must be a field's name or a function of an item")
     return getter(name, value)
-
-
-_USUAL = {"approximate": True, "on_conflict": "error", "push": "right"}
 
 
 def _refuse_all(of: str, **given: object) -> None:

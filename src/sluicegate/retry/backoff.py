@@ -1,8 +1,8 @@
 """What a retry takes from tenacity: waits, ends and choices of errors; and its budget.
 
-A budget limits retries across all batches: every first try adds `share` of a token, and every further try takes one token. In the long run,
-retries therefore add at most `share` of the load of the first tries, regardless of the number of
-batches, and do not overload a destination in trouble.
+A budget limits retries across all batches: every first try adds `share` of a token, and every
+further try takes one token. In the long run, retries therefore add at most `share` of the load of
+the first tries, regardless of the number of batches, and do not overload a destination in trouble.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ TenacityWait: TypeAlias = "Callable[[tenacity.RetryCallState], float]"
 """One of tenacity's `wait_*` objects, or a function of a `RetryCallState`."""
 TenacityPredicate: TypeAlias = "Callable[[tenacity.RetryCallState], bool]"
 """One of tenacity's `stop_*` or `retry_if_*` objects, or a function of a `RetryCallState`."""
+
+ROUNDING = 1e-9
+"""Part of a token that may be missing because of rounding."""
 
 
 class CallState(tenacity.RetryCallState):
@@ -61,9 +64,6 @@ class WaitBackoff:
     ) -> float:
         """Return the wait in seconds after `tries` failed tries."""
         return max(0.0, float(self.wait(CallState(tries, error, waited))))
-
-
-ROUNDING = 1e-9
 
 
 @known_arguments()

@@ -34,9 +34,11 @@ refused connection fails at once.
 PROBE_LONGEST = 5.0
 """The longest time between two probes, in seconds."""
 PASS_AFTER = 5.0
-"""Seconds for which an item refused alone, or a batch left unknown, delays the later items and, with
-one worker, the next batch, to keep the order.
+"""Seconds for which an item refused alone, or a batch left unknown, delays the later items and,
+with one worker, the next batch, to keep the order.
 """
+
+NO_BUDGET = Condition(DestinationState.UNAVAILABLE, "the retry budget is used up")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +152,6 @@ class BatchRetry:
         return max(PROBE_SHORTEST, min(longest, self.backoff(tries, error)))
 
 
-NO_BUDGET = Condition(DestinationState.UNAVAILABLE, "the retry budget is used up")
-
-
 @dataclass(frozen=True, slots=True)
 class Hold:
     """The reason to hold a batch back, and the end of the wait."""
@@ -238,7 +237,7 @@ def _hold(retry: BatchRetry) -> Hold | None:
 def _out_of_budget(retry: BatchRetry, now: float) -> Hold:
     """Start an outage: one batch probes after a pause, and the others wait for its success."""
     state = retry.state
-    state.trouble(NO_BUDGET, now, told=NO_BUDGET)
+    state.set_condition(NO_BUDGET, now, told=NO_BUDGET)
     retry.batch.delivery.reported(state, NO_BUDGET)
     probes = state.outage(retry.batch, is_short=True)
     pause = retry.probe_pause(state.failures, None)

@@ -178,7 +178,7 @@ class _Shared:
         to all.
         """
 
-    def told(self, *, is_closed: bool) -> None:
+    def note_report(self, *, is_closed: bool) -> None:
         """Record that the circuit's state was reported."""
         self.has_told = self.has_told or not is_closed
 
@@ -370,7 +370,7 @@ class BreakerSink(WrappingSink[T]):
         """Report the circuit's state to the batcher, and a change of it to `on_state`."""
         state, on_state = self.state, self._settings.on_state
         is_closed = state is CircuitState.CLOSED
-        self._shared.told(is_closed=is_closed)
+        self._shared.note_report(is_closed=is_closed)
         batch.delivery.reported(self._shared, None if is_closed else OPEN)
         if state is before or on_state is None:
             return

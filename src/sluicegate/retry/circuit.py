@@ -26,7 +26,11 @@ memory.
 
 
 class CircuitState(enum.Enum):
-    """State of a circuit breaker."""
+    """State of a circuit breaker.
+
+    `CLOSED` admits every write and counts failures. `OPEN` admits none for `open_for` seconds.
+    `HALF_OPEN` admits a few probes, whose results close or open it.
+    """
 
     CLOSED = "closed"
     OPEN = "open"

@@ -209,7 +209,7 @@ def _trouble(retry: BatchRetry, failed: FailedTry, kind: ErrorClass, now: float)
     )
     condition = Condition.after(STATE_OF[kind], error)
     is_told = not isinstance(error, CircuitOpenError)  # the breaker reports it itself
-    retry.state.trouble(condition, now, told=condition if is_told else None)
+    retry.state.set_condition(condition, now, told=condition if is_told else None)
     if is_told:
         retry.batch.delivery.reported(retry.state, condition)
 

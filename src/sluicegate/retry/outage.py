@@ -10,8 +10,8 @@
    does not, even if the destination answered.
 5. A refusal of single items, named by the destination, is not an outage: only their batches wait.
 6. Every try gets a ticket when it begins. `accepted` is the highest ticket of a try in which the
-   destination accepted at least one item; `Search` compares it with the tickets of refused tries, to
-   distinguish a refused item from a destination that refuses everything.
+   destination accepted at least one item; `Search` compares it with the tickets of refused tries,
+   to distinguish a refused item from a destination that refuses everything.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ from .search import ENOUGH
 
 if TYPE_CHECKING:
     from .._core.delivery.host import Condition
+
+FAULT_KNOWN = 600.0
+"""Seconds for which, after an item was proven at fault, further refusals are assumed to be the
+fault of items.
+"""
+MOST_NEEDED = 30
+"""The highest number of refusals that prove an item's fault."""
 
 
 class Throttles:
@@ -92,7 +99,7 @@ class OutageState:
         """Record the end of a try."""
         self.lasted, self.has_failed = seconds, failed
 
-    def trouble(self, condition: Condition, now: float, *, told: Condition | None) -> None:
+    def set_condition(self, condition: Condition, now: float, *, told: Condition | None) -> None:
         """Store the reason for an outage or a throttle."""
         if self.since is None:
             self.since = now
@@ -192,13 +199,6 @@ class ProbeTurns:
         self.changed.fire()
 
 
-FAULT_KNOWN = 600.0
-"""Seconds for which, after an item was proven at fault, further refusals are assumed to be the
-fault of items.
-"""
-MOST_NEEDED = 30
-
-
 class Evidence:
     """Accepted tries, items proven at fault, and refusals that turned out not to be an item's
     fault.
@@ -225,8 +225,8 @@ class Evidence:
         self._fault_at = now
 
     def lied(self, now: float) -> None:
-        """Record that an item refused alone was accepted later, which makes refusals weaker evidence
-        for a while.
+        """Record that an item refused alone was accepted later, which makes refusals weaker
+        evidence for a while.
         """
         self._lies = self.lies(now) + 1
         self._lied_at = now

@@ -205,8 +205,9 @@ class RetrySink(WrappingSink[T]):
     def _takes_for_outage(
         self, retry: BatchRetry, answer: _Answer[T], unknown: Sequence[BaseException]
     ) -> bool:
-        """Return whether these unknown outcomes are handled as an outage: the write may be repeated,
-        and the destination may be down. Outside a batcher nothing would end such an outage.
+        """Return whether these unknown outcomes are handled as an outage: the write may be
+        repeated, and the destination may be down. Outside a batcher nothing would end such an
+        outage.
         """
         series, evidence = retry.series, retry.state.evidence
         if (

@@ -1,19 +1,20 @@
 """Decorators and combinators, and every destination's sink, loaded when it is asked for.
 
-The sinks of a technology are the same objects as in its own package.
+Decorators: `combine` merges the items of a key, `split` divides and isolates, `timeout` limits an
+attempt, `dead_letter` writes refused items elsewhere, and `rate_limit` slows down by the token
+buckets of `meter`. Combinators: `fan_out` and `router`, whose writes run by `concurrency`. `memory`
+is a destination for tests. The sinks of a technology are the same objects as in its own package.
 """
 
 from typing import TYPE_CHECKING
 
 from .._core.opening import Openable
 from .._core.public import later, publish_all
-from .._core.sink import Decorator, SinkFunction, SinkLike
-from .._core.stacking import FunctionSink
+from .._core.sink import Decorator
 from .memory import MemorySink
 
 if TYPE_CHECKING:
     from .._core.transaction import (
-        Committed,
         Counts,
         Transaction,
         TransactionalSink,
@@ -32,19 +33,14 @@ if TYPE_CHECKING:
     from ..sql import SqlSink
     from ..udp import UdpSink
     from .combine import Combine
-    from .dead_letter import DeadLetter
-    from .fan_out import FanOut
-    from .meter import Rate
     from .rate_limit import RateLimit
     from .router import Router
     from .split import Isolate, Split
-    from .timeout import Timeout
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
             "._core.transaction": [
-                "Committed",
                 "Counts",
                 "Transaction",
                 "TransactionalSink",
@@ -63,28 +59,21 @@ else:
             ".sql": ["SqlSink"],
             ".udp": ["UdpSink"],
             "combine": ["Combine"],
-            "dead_letter": ["DeadLetter"],
-            "fan_out": ["FanOut"],
-            "meter": ["Rate"],
             "rate_limit": ["RateLimit"],
             "router": ["Router"],
             "split": ["Isolate", "Split"],
-            "timeout": ["Timeout"],
         },
+        elsewhere={".": ["DeadLetter", "FanOut", "Timeout"]},
     )
 
 __all__ = [
     "ClickHouseSink",
     "Combine",
-    "Committed",
     "Counts",
-    "DeadLetter",
     "DeadLetterRecord",
     "Decorator",
     "ElasticsearchSink",
-    "FanOut",
     "FileSink",
-    "FunctionSink",
     "HttpSink",
     "Isolate",
     "KafkaSink",
@@ -96,15 +85,11 @@ __all__ = [
     "PostgresQueueSink",
     "PostgresSink",
     "PostgresStreamSink",
-    "Rate",
     "RateLimit",
     "RedisSink",
     "Router",
-    "SinkFunction",
-    "SinkLike",
     "Split",
     "SqlSink",
-    "Timeout",
     "Transaction",
     "TransactionalSink",
     "UdpSink",

@@ -98,6 +98,17 @@ _NO_CLASS = {
 _NO_CLASS["throttle"] = _NO_CLASS["refused"] = _NO_CLASS["unavailable"]
 """Other classes of errors, each with the reason why it cannot be taken by this name."""
 
+_BURIED_AFTER_COMMIT = (
+    "%d items of batch %s were written to the dead letters after the commit; the first because "
+    "of %s"
+)
+_REFUSED = (
+    "%d items of batch %s failed permanently, and the dead-letter sink did not accept them after "
+    "the commit (%s, after %s)"
+)
+_LEFT = "%d dead letters of %s were not written, although it has committed"
+_NOT_TOLD = "the %d dead letters of %s are written, but its ledger could not be updated: %s"
+
 
 def letter_class(kind: ErrorClass, end: RetryEnd | None, *, maybe: bool) -> LetterClass | None:
     """Return the class of an item that failed with an error of `kind`; `None` if it is never taken.
@@ -191,8 +202,8 @@ class DeadLetter(SinkDecorator):
         self.window = checks.count("window", window)
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
-        """Wrap `sink`. Raises `ConfigError` if it is the target, or has dead letters that take one of
-        the same classes.
+        """Wrap `sink`. Raises `ConfigError` if it is the target, or has dead letters that take one
+        of the same classes.
         """
         if self.record is None and (own := _shared(sink, self.target)) is not None:
             raise checks.bad(
@@ -471,18 +482,6 @@ def _record(
 
 def _buried(outcome: Outcome) -> Outcome:
     return Outcome.DEAD_LETTERED if outcome.is_safe else Outcome.REJECTED
-
-
-_BURIED_AFTER_COMMIT = (
-    "%d items of batch %s were written to the dead letters after the commit; the first because "
-    "of %s"
-)
-_REFUSED = (
-    "%d items of batch %s failed permanently, and the dead-letter sink did not accept them after "
-    "the commit (%s, after %s)"
-)
-_LEFT = "%d dead letters of %s were not written, although it has committed"
-_NOT_TOLD = "the %d dead letters of %s are written, but its ledger could not be updated: %s"
 
 
 @dataclass(frozen=True, slots=True)

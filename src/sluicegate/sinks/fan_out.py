@@ -10,12 +10,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
 
 from .._core import checks
 from .._core.keywords import known_arguments
@@ -24,13 +22,13 @@ from .._core.public import publish
 from .._core.send import send
 from .._core.sink import Capabilities, WriteResult, capabilities_of, repeatable_of_all
 from .._core.stacking import as_sink
+from .concurrency import ConcurrentWrite, write_concurrently
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Collection, Mapping
     from contextlib import AsyncExitStack
 
     from .._core.batch import Batch
-    from .._core.delivery.delivery import Delivery
     from .._core.delivery.fork import Fork
     from .._core.outcome import Outcome
     from .._core.sink import Sink, SinkLike
@@ -139,14 +137,14 @@ class FanOut(Openable, Generic[T]):
         fork = batch.fork(dict.fromkeys(self._branches, _as_it_is), best_effort=self._extra)
         with fork as ways:
             try:
-                await _Spread(self._branches, self._lines, self._mode, fork, ways).run(batch)
+                await _Spread(self._branches, self._groups, self._mode, fork, ways).run(batch)
             finally:
                 self._count(batch, ways)
         errors = {index: fork.error(batch.roots((index,))[0]) for index in batch.unsettled()}
         return WriteResult.failed(batch, errors) if errors else None
 
     @property
-    def _lines(self) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    def _groups(self) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
         """The concurrent groups of branches, each written in sequence: required and best-effort."""
         required: list[tuple[str, ...]] = (
             [self._required]
@@ -192,15 +190,15 @@ class _Spread(Generic[T]):
     def __init__(
         self,
         sinks: Mapping[str, Sink[T]],
-        lines: tuple[list[tuple[str, ...]], list[tuple[str, ...]]],
+        groups: tuple[list[tuple[str, ...]], list[tuple[str, ...]]],
         mode: Mode,
         fork: Fork[Batch[T]],
         ways: Mapping[str, Batch[T]],
     ) -> None:
-        required, extra = lines
+        required, extra = groups
         self._sinks = sinks
         self._required = range(len(required))
-        self._lines = [*required, *extra]
+        self._groups = [*required, *extra]
         self._cancels = mode == "parallel"
         self._fork = fork
         self._ways = ways
@@ -208,16 +206,18 @@ class _Spread(Generic[T]):
 
     async def run(self, batch: Batch[T]) -> None:
         """Write every group of branches."""
-        lines = [
-            Line([self._ways[label].delivery for label in line], partial(self._write_line, line))
-            for line in self._lines
+        writes = [
+            ConcurrentWrite(
+                [self._ways[label].delivery for label in group], partial(self._write_group, group)
+            )
+            for group in self._groups
         ]
-        await side_by_side(batch.delivery, lines, self._line_ended)
+        await write_concurrently(batch.delivery, writes, self._group_ended)
 
-    async def _write_line(self, line: tuple[str, ...]) -> Mapping[int, BaseException]:
+    async def _write_group(self, group: tuple[str, ...]) -> Mapping[int, BaseException]:
         """Write one branch after another; an item that failed in one is not sent to the next."""
         failed: dict[int, BaseException] = {}
-        for place, label in enumerate(line):
+        for place, label in enumerate(group):
             way = self._ways[label]
             if place:
                 way.delivery.new_stretch()
@@ -226,66 +226,24 @@ class _Spread(Generic[T]):
             failed.update({good[index]: error for index, error in errors.items()})
         return failed
 
-    def _line_ended(
+    def _group_ended(
         self, place: int, errors: Mapping[int, BaseException] | None
     ) -> Collection[int]:
         """End the group's branches, hurry the best-effort ones, and return the groups to cancel."""
-        line = self._lines[place]
+        group = self._groups[place]
         self._ended.add(place)
-        for label in line:
+        for label in group:
             self._fork.end(label)
         if self._ended.issuperset(self._required):
-            for (label,) in self._lines[len(self._required) :]:
+            for (label,) in self._groups[len(self._required) :]:
                 self._fork.hurry(label)
-        failed_as_a_whole = errors is not None and len(errors) == len(self._ways[line[0]])
+        failed_as_a_whole = errors is not None and len(errors) == len(self._ways[group[0]])
         cancels = self._cancels and place in self._required and failed_as_a_whole
         return [other for other in self._required if other not in self._ended] if cancels else ()
 
 
 def _as_it_is(outcome: Outcome) -> Outcome:
     return outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One of several concurrent writes: a sequence of branches."""
-
-    branches: Sequence[Delivery]
-    run: Callable[[], Coroutine[Any, Any, Mapping[int, BaseException]]]
-
-
-async def side_by_side(
-    delivery: Delivery,
-    lines: Sequence[Line],
-    ended: Callable[[int, Mapping[int, BaseException] | None], Iterable[int] | None],
-) -> None:
-    """Write all lines; each is an activity with its own backoffs. Suspends until all have ended.
-
-    `ended` is called with each ended line and its errors (`None` if it was cut), and may return
-    lines to cancel. Cancellation is passed on to all lines and awaited: a write that ignores it
-    keeps the batch's slot.
-    """
-    pacing, activity = delivery.pacing, delivery.activity
-    activities = [object() for _ in lines]
-    for line, own in zip(lines, activities, strict=True):
-        for branch in line.branches:
-            branch.join(own)
-    pacing.split(activity, activities)
-    running = set(activities)
-    tasks: list[asyncio.Task[Mapping[int, BaseException]]] = []
-
-    def line_ended(place: int, task: asyncio.Task[Mapping[int, BaseException]]) -> None:
-        running.remove(activities[place])
-        pacing.end(activities[place], resumes=None if running else activity)
-        was_cut = task.cancelled() or task.exception() is not None
-        for other in ended(place, None if was_cut else task.result()) or ():
-            tasks[other].cancel()
-
-    async with asyncio.TaskGroup() as group:
-        for place, line in enumerate(lines):
-            task = group.create_task(line.run())
-            task.add_done_callback(partial(line_ended, place))
-            tasks.append(task)
 
 
 publish("sluicegate", FanOut)

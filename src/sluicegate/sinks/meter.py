@@ -1,9 +1,9 @@
 """Token buckets and queues, for one target and for many. Pure: the time is an argument.
 
 1. Tokens arrive at `rate` per second, up to `burst`. An amount passes when the bucket holds it, or
-   when the bucket is full if the amount is larger; then the level becomes negative, and that debt is
-   paid before anything else passes. So every amount passes eventually, and in any T seconds at most
-   rate x T + max(burst, the largest amount) tokens do.
+   when the bucket is full if the amount is larger; then the level becomes negative, and that debt
+   is paid before anything else passes. So every amount passes eventually, and in any T seconds at
+   most rate x T + max(burst, the largest amount) tokens do.
 2. Turns of one target pass in order of arrival. A turn whose batch is busy elsewhere is skipped and
    keeps its place. It passes when the bucket of items and the bucket of bytes both permit it.
 3. When the target throttles, nothing passes until the end of the pause, and the rate is halved. It
@@ -19,8 +19,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .._core.public import publish
-
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
@@ -29,6 +27,15 @@ if TYPE_CHECKING:
 
 CLOSE = 1e-9
 """The tolerance for rounding, relative to an amount."""
+
+HALF = 0.5
+"""Factor of the rate after a throttle."""
+LEAST = 1 / 16
+"""The lowest fraction of its rate for a throttled target."""
+STEP = 0.1
+"""Fraction of the full rate that a throttled target recovers in each step."""
+STEP_SECONDS = 1.0
+"""Seconds between two steps."""
 
 
 class TokenBucket:
@@ -69,13 +76,6 @@ class TokenBucket:
         if now > self._as_of:
             self._level = min(self._burst, self._level + (now - self._as_of) * self._rate)
             self._as_of = now
-
-
-HALF = 0.5
-LEAST = 1 / 16
-"""The lowest fraction of its rate for a throttled target."""
-STEP = 0.1
-STEP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +238,3 @@ class Meters:
         self._rates = rates
         for meter in self._by_key.values():
             meter.set_rates(rates, now)
-
-
-publish("sluicegate.sinks", Rate)

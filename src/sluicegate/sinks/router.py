@@ -17,7 +17,7 @@ from .._core.public import publish
 from .._core.send import send
 from .._core.sink import Capabilities, WriteResult, capabilities_of, repeatable_of_all
 from .._core.stacking import as_sink
-from .fan_out import Line, side_by_side
+from .concurrency import ConcurrentWrite, write_concurrently
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +32,8 @@ T = TypeVar("T")
 
 @known_arguments()
 class Router(Openable, Generic[T]):
-    """Writes each item to the sink that `choose` names; items of one route stay in order, and routes
-    are written concurrently.
+    """Writes each item to the sink that `choose` names; items of one route stay in order, and
+    routes are written concurrently.
 
     Args:
         choose: a function from an item to the name of its route. If it raises, only that item
@@ -127,12 +127,12 @@ class Router(Openable, Generic[T]):
         }
         with ExitStack() as stack:
             ways = {name: stack.enter_context(fork)[name] for name, fork in forks.items()}
-            lines = [
-                Line([way.delivery], partial(send, self._sink(name), way))
+            writes = [
+                ConcurrentWrite([way.delivery], partial(send, self._sink(name), way))
                 for name, way in ways.items()
             ]
             ended = [partial(fork.end, name) for name, fork in forks.items()]
-            await side_by_side(batch.delivery, lines, lambda place, _: ended[place]())
+            await write_concurrently(batch.delivery, writes, lambda place, _: ended[place]())
         name_of = {index: name for name, indices in chosen.items() for index in indices}
         return {
             index: forks[name_of[index]].error(batch.roots((index,))[0])

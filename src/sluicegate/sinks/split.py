@@ -1,10 +1,10 @@
 """Batches written in parts: small enough for the destination, or halved to find bad items.
 
-`Isolate` is for a sink that cannot name the bad items. Items that are refused together are written again in two halves, each refused half in two quarters,
-and so on. They are refused together if they share one exception: the whole batch, or the items of
-one request of several. Let n be the number of items, L the next whole number above log2(n), and k
-the number of bad items. Only a part with a bad item is halved, and at depth d there are at most
-min(2^d, k) of those, so there are at most
+`Isolate` is for a sink that cannot name the bad items. Items that are refused together are written
+again in two halves, each refused half in two quarters, and so on. They are refused together if they
+share one exception: the whole batch, or the items of one request of several. Let n be the number of
+items, L the next whole number above log2(n), and k the number of bad items. Only a part with a bad
+item is halved, and at depth d there are at most min(2^d, k) of those, so there are at most
 
     1 + 2 x (min(1, k) + min(2, k) + min(4, k) + ... + min(2^(L-1), k))
 
@@ -34,6 +34,14 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+ENDS_PARTS = frozenset(
+    {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
+)
+"""Classes of errors after which the remaining parts are not written."""
+"""After one of these, the remaining parts are not sent and end with the same error: the destination
+is unavailable, throttles, or the batcher stops.
+"""
 
 
 @known_arguments()
@@ -269,14 +277,6 @@ class _IsolateSink(WrappingSink[T]):
 
     def __repr__(self) -> str:
         return f"{self._settings!r}({self.inner!r})"
-
-
-ENDS_PARTS = frozenset(
-    {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
-)
-"""After one of these, the remaining parts are not sent and end with the same error: the destination
-is unavailable, throttles, or the batcher stops.
-"""
 
 
 def keep(

@@ -1,23 +1,29 @@
-"""Writing Spark DataFrames and streams to sinks."""
+"""Writing Spark DataFrames and streams to sinks.
+
+- `write`: a DataFrame or a stream; `levels`: its delivery level; `source`, `registration` and
+  `options`: a sink as a Spark format; `report` and `progress_bar`.
+- `description`: a sink on its way to the executors; `destination`: what it accepts; `task`: the
+  write of one partition there.
+- `keys`, `latest`, `content`, `values`: the rows: their order per key, the last of each key, their
+  hash, their types.
+- `pipeline` and its command, `commands`; `java`: Java and the jars of connectors.
+"""
 
 from importlib.util import find_spec
 
 from .._core.extras import missing
 from .._core.public import publish, publish_all
-from .pipeline import Pipeline, PipelineError, PipelineReport
-from .report import DeadLettersError, DeadRow, SparkWriteReport, StreamReport, UnitReport
+from .pipeline.declaration import PipelineError
+from .pipeline.pipeline import Pipeline
+from .report import DeadLettersError, PipelineReport, SparkWriteReport
 
 __all__ = [
     "DeadLettersError",
-    "DeadRow",
-    "ForeachBatch",
     "Pipeline",
     "PipelineError",
     "PipelineReport",
     "Registration",
     "SparkWriteReport",
-    "StreamReport",
-    "UnitReport",
     "connector_jars",
     "foreach_batch",
     "keyed",
@@ -31,7 +37,7 @@ try:
     from .java import connector_jars
     from .keys import keyed
     from .registration import Registration, register
-    from .write import ForeachBatch, foreach_batch, write_dataframe
+    from .write import foreach_batch, write_dataframe
 except ModuleNotFoundError as error:
     _found = (error.name or "").partition(".")[0]
     if _found not in _NEEDED:

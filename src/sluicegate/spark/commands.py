@@ -19,7 +19,8 @@ from .._core.errors import MissingExtra, SluicegateError
 from ..cli.console import BAD_USE, FAILED, INTERRUPTED, OK
 from ..cli.parser import Group
 from .java import cancel, has_java
-from .pipeline import Pipeline, PipelineError
+from .pipeline.declaration import PipelineError
+from .pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     import argparse
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ..cli.parser import Parser
-    from .pipeline import PipelineReport
-    from .report import SparkWriteReport
+    from .report import PipelineReport, SparkWriteReport
 
 LOOK_SECONDS = 0.2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

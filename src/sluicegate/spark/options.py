@@ -32,6 +32,39 @@ if TYPE_CHECKING:
 
     from .._core.sink import Sink
 
+_ADDED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
+_ADDRESS = {"kafka": "bootstrap", "nats": "servers", "postgres": "dsn"}
+"""The argument that `url` stands for, where it has another name."""
+_LOGIN = {"kafka": ("sasl_username", "sasl_password"), "nats": ("user", "password")}
+_WRITE_MODES: Mapping[str, Mapping[str, str]] = {
+    "elasticsearch": {"append": "index", "upsert": "upsert"},
+    "postgres": {"append": "error", "upsert": "update", "ignore": "ignore"},
+    "sql": {"append": "error", "upsert": "update", "ignore": "ignore"},
+}
+_OF_CONNECTION: Mapping[str, re.Pattern[str]] = {
+    "kafka": re.compile(r"(?!(topic|topic_field|key|value|headers|timestamp|partition)$)"),
+    "nats": re.compile(r"(?!(subject|subject_field|value|headers|message_id|expected_\w+)$)"),
+    "postgres": re.compile(r"(dsn|password|connect_options|prepared_statements|\w+_timeout)$"),
+}
+"""The arguments that a sink for dead letters shares."""
+_SECRET = re.compile(r"url|dsn|servers|password|secret|token|auth", re.IGNORECASE)
+_JDBC = "jdbc:postgresql:"
+_OF_JDBC = {
+    "user": "user",
+    "password": "password",
+    "sslmode": "sslmode",
+    "sslrootcert": "sslrootcert",
+    "sslcert": "sslcert",
+    "sslkey": "sslkey",
+    "ApplicationName": "application_name",
+    "currentSchema": "search_path",
+}
+"""Parameters of the JDBC driver, and their names in libpq's form."""
+_TOML = re.compile(r"true|false|[+-]?\d+(\.\d+)?|[\[{\"'].*", re.DOTALL)
+"""Values that are not plain text."""
+_PART = r'"(?:[^"]|"")+"|[^."]+'
+_TABLE = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<table>{_PART})")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
@@ -101,39 +134,6 @@ OPTIONS = (
         "its own), for `postgres` a table (`sluicegate dlq init` creates one), for `kafka` a topic, for `nats` a subject",
     ),
 )  # fmt: skip
-
-_ADDED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
-_ADDRESS = {"kafka": "bootstrap", "nats": "servers", "postgres": "dsn"}
-"""The argument that `url` stands for, where it has another name."""
-_LOGIN = {"kafka": ("sasl_username", "sasl_password"), "nats": ("user", "password")}
-_WRITE_MODES: Mapping[str, Mapping[str, str]] = {
-    "elasticsearch": {"append": "index", "upsert": "upsert"},
-    "postgres": {"append": "error", "upsert": "update", "ignore": "ignore"},
-    "sql": {"append": "error", "upsert": "update", "ignore": "ignore"},
-}
-_OF_CONNECTION: Mapping[str, re.Pattern[str]] = {
-    "kafka": re.compile(r"(?!(topic|topic_field|key|value|headers|timestamp|partition)$)"),
-    "nats": re.compile(r"(?!(subject|subject_field|value|headers|message_id|expected_\w+)$)"),
-    "postgres": re.compile(r"(dsn|password|connect_options|prepared_statements|\w+_timeout)$"),
-}
-"""The arguments that a sink for dead letters shares."""
-_SECRET = re.compile(r"url|dsn|servers|password|secret|token|auth", re.IGNORECASE)
-_JDBC = "jdbc:postgresql:"
-_OF_JDBC = {
-    "user": "user",
-    "password": "password",
-    "sslmode": "sslmode",
-    "sslrootcert": "sslrootcert",
-    "sslcert": "sslcert",
-    "sslkey": "sslkey",
-    "ApplicationName": "application_name",
-    "currentSchema": "search_path",
-}
-"""Parameters of the JDBC driver, and their names in libpq's form."""
-_TOML = re.compile(r"true|false|[+-]?\d+(\.\d+)?|[\[{\"'].*", re.DOTALL)
-"""Values that are not plain text."""
-_PART = r'"(?:[^"]|"")+"|[^."]+'
-_TABLE = re.compile(rf"(?:(?P<schema>{_PART})\.)?(?P<table>{_PART})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,16 @@
-"""Rows to tables of SQL databases, through SQLAlchemy."""
+"""Rows to tables of SQL databases, through SQLAlchemy.
+
+- `sink`, and `writer`: one write, whose rows are grouped by `batch`.
+- `rows`: rows in the driver's form; `values`: what columns take; `order`: the order of keys;
+  `returning`: returned columns.
+- `plan`: an open table and its statements; `dialects`: the databases; `engine`, `pooled`:
+  connections; `errors`: the classes of errors.
+- `effects`: handlers with effects in SQLite.
+"""
 
 from typing import TYPE_CHECKING
 
 from .._core.public import later, publish_all
-from .errors import classify_sql
 from .sink import SqlSink
 
 if TYPE_CHECKING:
@@ -11,6 +18,6 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = later(__name__, {"effects": ["SQLiteEffects"]})
 
-__all__ = ["SQLiteEffects", "SqlSink", "classify_sql"]
+__all__ = ["SQLiteEffects", "SqlSink"]
 
 publish_all(__name__, "sluicegate.sql")

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 TEMPORARY = "sluicegate_compared"
 """The temporary table of rows to compare."""
+_JSON_VALID = re.compile(r"json_valid\(`(.+)`\)", re.IGNORECASE)
+_NO_BACKSLASHES = "NO_BACKSLASH_ESCAPES"
+_UTC = frozenset({"UTC", "+00:00", "GMT", "Etc/UTC"})
 
 
 class SqlLimits(NamedTuple):
@@ -323,10 +326,6 @@ def placeholder_of(style: str) -> Callable[[int], str]:
 
 
 # -- MySQL and MariaDB -----------------------------------------------------------------------------
-
-_JSON_VALID = re.compile(r"json_valid\(`(.+)`\)", re.IGNORECASE)
-_NO_BACKSLASHES = "NO_BACKSLASH_ESCAPES"
-_UTC = frozenset({"UTC", "+00:00", "GMT", "Etc/UTC"})
 
 
 class MySql(SqlDialect):

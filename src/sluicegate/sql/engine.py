@@ -60,6 +60,20 @@ LIMITS = {
     "pymysql": ("connect_timeout",),
 }
 """The options of drivers that limit this."""
+R = TypeVar("R")
+SOCKETS: dict[str, Callable[[Any], Any]] = {
+    "asyncpg": lambda driver: _socket_of(getattr(driver, "_transport", None)),
+    "asyncmy": lambda driver: _socket_of(getattr(driver, "_transport", None)),
+    "psycopg": lambda driver: None if driver.closed else driver,
+    "pymysql": lambda driver: getattr(driver, "_sock", None),
+}
+"""The socket of a driver's connection, or an object with its `fileno`; `None` if it is closed.
+
+Except for psycopg there is no public name for it; written for asyncpg 0.29 to 0.32, asyncmy 0.2, and
+PyMySQL 1.1 and 1.2.
+"""
+_OWNER: ContextVar[object] = ContextVar("sluicegate.sql.owner", default=None)
+"""The owner of the call that this thread runs."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -203,8 +217,6 @@ def _engines() -> tuple[type[Any], ...]:
 
 # -- engines ---------------------------------------------------------------------------------------
 
-R = TypeVar("R")
-
 
 class SqlEngine(ABC):
     """An engine that runs functions on its connections."""
@@ -334,22 +346,6 @@ def _ignore(future: asyncio.Future[Any]) -> None:
 
 
 # -- connections -----------------------------------------------------------------------------------
-
-SOCKETS: dict[str, Callable[[Any], Any]] = {
-    "asyncpg": lambda driver: _socket_of(getattr(driver, "_transport", None)),
-    "asyncmy": lambda driver: _socket_of(getattr(driver, "_transport", None)),
-    "psycopg": lambda driver: None if driver.closed else driver,
-    "pymysql": lambda driver: getattr(driver, "_sock", None),
-}
-"""The socket of a driver's connection, or an object with its `fileno`; `None` if it is closed.
-
-Except for psycopg there is no public name for it; written for asyncpg 0.29 to 0.32, asyncmy 0.2, and
-PyMySQL 1.1 and 1.2.
-"""
-
-
-_OWNER: ContextVar[object] = ContextVar("sluicegate.sql.owner", default=None)
-"""The owner of the call that this thread runs."""
 
 
 def _socket_of(transport: Any) -> Any:

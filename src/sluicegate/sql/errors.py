@@ -118,6 +118,27 @@ _BEFORE_SENDING = frozenset(
     {"DataError", "InterfaceError", "NotSupportedError", "ProgrammingError"}
 )
 """Errors without a code, of a value that a driver cannot send."""
+MOVED = "SQLITE_READONLY_DBMOVED"
+"""The file was removed or replaced."""
+_CLASSES = {
+    "SQLITE_AUTH": _R,
+    "SQLITE_BUSY": _T,
+    "SQLITE_CANTOPEN": ErrorClass.UNAVAILABLE,
+    "SQLITE_CORRUPT": _R,
+    "SQLITE_ERROR": _R,  # an error of the statement, not of a value
+    "SQLITE_FULL": _R,
+    "SQLITE_INTERRUPT": _T,
+    "SQLITE_IOERR": _T,
+    "SQLITE_LOCKED": _T,
+    "SQLITE_NOMEM": _T,
+    "SQLITE_NOTADB": _R,
+    "SQLITE_PERM": _R,
+    "SQLITE_PROTOCOL": _T,
+    "SQLITE_READONLY": _R,
+    MOVED: _T,
+    "SQLITE_SCHEMA": _T,
+}
+_MISSING = ("no such table", "no such column", "has no column named")
 
 
 def classify_sql(error: BaseException) -> ErrorClass | None:
@@ -283,28 +304,6 @@ def _number(error: Any) -> int | None:
 
 
 # -- SQLite ----------------------------------------------------------------------------------------
-
-MOVED = "SQLITE_READONLY_DBMOVED"
-"""The file was removed or replaced."""
-_CLASSES = {
-    "SQLITE_AUTH": _R,
-    "SQLITE_BUSY": _T,
-    "SQLITE_CANTOPEN": ErrorClass.UNAVAILABLE,
-    "SQLITE_CORRUPT": _R,
-    "SQLITE_ERROR": _R,  # an error of the statement, not of a value
-    "SQLITE_FULL": _R,
-    "SQLITE_INTERRUPT": _T,
-    "SQLITE_IOERR": _T,
-    "SQLITE_LOCKED": _T,
-    "SQLITE_NOMEM": _T,
-    "SQLITE_NOTADB": _R,
-    "SQLITE_PERM": _R,
-    "SQLITE_PROTOCOL": _T,
-    "SQLITE_READONLY": _R,
-    MOVED: _T,
-    "SQLITE_SCHEMA": _T,
-}
-_MISSING = ("no such table", "no such column", "has no column named")
 
 
 def class_of_sqlite(error: sqlite3.Error) -> ErrorClass:

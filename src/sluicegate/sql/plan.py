@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from .._core.checks import bad
 from .dialects import TEMPORARY, placeholder_of
-from .rows import SqlOrder, SqlReturned, order_of
+from .order import SqlOrder, order_of
+from .returning import SqlReturned
 from .values import checked_json, sql_rule_of
 
 if TYPE_CHECKING:

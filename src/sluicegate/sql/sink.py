@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sluicegate.sql")
 ANSWER_WITHIN = 20.0
 """Seconds for connecting and reading the table when the sink is opened."""
+R = TypeVar("R")
+FRESH_SECONDS = 1.0
+"""Seconds in which the columns are not compared again."""
 
 
 @known_arguments()
@@ -160,7 +163,7 @@ class SqlSink(Openable):
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by the database's code; see `classify_sql`."""
+        """The class of an error by the database's code."""
         return classify_sql(error)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
@@ -171,12 +174,11 @@ class SqlSink(Openable):
         outcome had stored (`duplicate`). If conflicts are errors, that is so only if the stored row
         has the same values; an item of a key with other values fails with `StoredRowDiffers`, or
         with `KeyRepeated` behind an item of the batch with its key. Raises `ClosedError` while the
-        sink is not open;
-        `RefusedError` if the table was altered so that no row fits; `TransientError` if the
-        connection was lost before anything could be stored; `UnknownOutcomeError` if it was lost
-        later; `UnverifiableError` if an earlier attempt is unknown and its rows cannot be found; and
-        the client's own error for everything else, which `classify` recognizes. A cancelled write
-        may have been stored.
+        sink is not open; `RefusedError` if the table was altered so that no row fits;
+        `TransientError` if the connection was lost before anything could be stored;
+        `UnknownOutcomeError` if it was lost later; `UnverifiableError` if an earlier attempt is
+        unknown and its rows cannot be found; and the client's own error for everything else, which
+        `classify` recognizes. A cancelled write may have been stored.
         """
         if self._table is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
@@ -217,9 +219,6 @@ class SqlSink(Openable):
 
 
 # -- the open table --------------------------------------------------------------------------------
-
-R = TypeVar("R")
-FRESH_SECONDS = 1.0
 
 
 class OpenSqlTable:

@@ -55,6 +55,19 @@ _MOST = 2**63 - 1
 _NOT_WHOLE = "is not a whole number, but the column has whole numbers"
 _CLIENTS = ("asyncpg.", "psycopg.", "sqlalchemy.")
 """Modules of clients, whose own classes, such as of ranges, a column of another type takes."""
+OTHER = "any other type"
+_ADDRESSES = (
+    ipaddress.IPv4Address,
+    ipaddress.IPv6Address,
+    ipaddress.IPv4Network,
+    ipaddress.IPv6Network,
+    ipaddress.IPv4Interface,
+    ipaddress.IPv6Interface,
+)
+Takes: TypeAlias = Mapping[type, Processor | None]
+_BINARY: Takes = {bytes: None, bytearray: bytes, memoryview: bytes}
+_UUID: Takes = {UUID: None, str: UUID}
+_JSON: Takes = dict.fromkeys((dict, list, tuple, str, bool, int, float))
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -316,12 +329,7 @@ def _local_text(text: str) -> datetime:
 
 # -- the table -------------------------------------------------------------------------------------
 
-Takes: TypeAlias = Mapping[type, Processor | None]
-OTHER = "any other type"
-_BINARY: Takes = {bytes: None, bytearray: bytes, memoryview: bytes}
 _TRUTH: Takes = {bool: None, int: _truth}
-_UUID: Takes = {UUID: None, str: UUID}
-_JSON: Takes = dict.fromkeys((dict, list, tuple, str, bool, int, float))
 _DATE: Takes = {date: None, datetime: _day, str: _day_text}
 _TIME: Takes = {time: _without_zone, timedelta: _time_of, str: _time_text_without_zone}
 _DATETIME: Takes = {datetime: _utc, date: None, str: _moment}
@@ -339,14 +347,6 @@ _SQLITE_NUMBERS: Takes = {
     Decimal: _sqlite_exact,
     str: _sqlite_text,
 }
-_ADDRESSES = (
-    ipaddress.IPv4Address,
-    ipaddress.IPv6Address,
-    ipaddress.IPv4Network,
-    ipaddress.IPv6Network,
-    ipaddress.IPv4Interface,
-    ipaddress.IPv6Interface,
-)
 TAKES: Mapping[str, Mapping[str, Takes]] = {
     "postgresql": {
         "whole numbers": {

@@ -1,4 +1,11 @@
-"""Telemetry: metrics, traces and alert rules."""
+"""Telemetry: metrics, traces and alert rules.
+
+- `metric`: a metric and an alert as rows of a table; `batcher_metrics`, `consumer_metrics`: the
+  tables.
+- `observers`, `readings`: events and values of watched objects.
+- `prometheus`, `otel`: the exporters.
+- `tracing`, `consumer_tracing`: spans.
+"""
 
 from typing import TYPE_CHECKING
 

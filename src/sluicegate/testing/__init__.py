@@ -1,21 +1,24 @@
-"""Tools for testing your own code: a fake clock, scripted sinks, and real embedded servers."""
+"""Tools for testing your own code: a fake clock, scripted sinks, and real embedded servers.
+
+- `clock`, `virtual_loop`, `on_clock`: time under the control of a test, its loop, and async tests.
+- `scripted`: sinks; `harness`, `mock_context`: handlers with and without a consumer.
+- `load`: simulated load; `conformance`: suites for your own parts.
+- `servers`: embedded servers; `plugin`: the pytest fixtures.
+"""
 
 from typing import TYPE_CHECKING
 
-from .._core.clock import LoopClock
 from .._core.public import later, publish_all
 from .clock import FakeClock
-from .harness import ConsumerHarness, HandlerCall, HarnessRun
-from .load import Destination, LoadedSink, Sample, Scenario, Simulated, simulate
+from .harness import ConsumerHarness
+from .load import Destination, Scenario, Simulated, simulate
 from .mock_context import MockContext
 from .scripted import (
     BlockingSink,
-    Call,
     FakeSink,
     FlakySink,
     ScriptedSink,
     SlowSink,
-    Step,
     answer,
     fail,
     hang,
@@ -24,7 +27,7 @@ from .scripted import (
     partial,
     slow,
 )
-from .servers.require import EmbeddedUnavailable, skip_or_fail
+from .servers.require import EmbeddedUnavailable
 from .virtual_loop import WouldHang
 
 if TYPE_CHECKING:
@@ -45,7 +48,6 @@ else:
 
 __all__ = [
     "BlockingSink",
-    "Call",
     "ConsumerHarness",
     "Destination",
     "EmbeddedKafka",
@@ -56,17 +58,11 @@ __all__ = [
     "FakeClock",
     "FakeSink",
     "FlakySink",
-    "HandlerCall",
-    "HarnessRun",
-    "LoadedSink",
-    "LoopClock",
     "MockContext",
-    "Sample",
     "Scenario",
     "ScriptedSink",
     "Simulated",
     "SlowSink",
-    "Step",
     "WouldHang",
     "answer",
     "embedded_kafka",
@@ -79,7 +75,6 @@ __all__ = [
     "ok",
     "partial",
     "simulate",
-    "skip_or_fail",
     "slow",
 ]
 

@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from .._core.clock import Clock
     from .._core.source import Record, SourceRecord
     from ..consumer.handling.handlers import BatchHandler, MessageHandler
-    from ..consumer.jobs import EventContext, Interjector, ItemBatcher, JobScheduler, StateBackend
+    from ..consumer.jobs import EventContext, Interjector, ItemBatcher, JobScheduler
     from ..consumer.jobs.context import TakesForwarded
+    from ..consumer.jobs.state import StateBackend
     from ..consumer.lanes.message import Message
     from ..consumer.operating.report import DrainReport
     from ..consumer.run import MessageCounts

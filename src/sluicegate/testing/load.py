@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import ThrottledError, TooLargeError
 from .._core.extras import need
+from .._core.retry_policy import Backoff
 from .._core.stacking import stack
-from ..batcher import Batcher
-from ..retry import Backoff, Retry
-from ..sinks import Timeout
+from ..batcher.batcher import Batcher
+from ..retry.retry import Retry
+from ..sinks.timeout import Timeout
 from .clock import FakeClock
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from .._core.batch import Batch
     from .._core.outcome import Tally
     from .._core.sink import Decorator
-    from ..batcher import Adaptive, Limits
+    from ..batcher import Adaptive
+    from ..batcher.limits import Limits
 
 
 NAME = "simulated"
@@ -47,6 +49,8 @@ TICK = 0.02
 """Seconds between two offers of the producer."""
 SAMPLE = 0.25
 """Seconds between two samples."""
+V = TypeVar("V")
+COLOURS = ("#1f6f8b", "#e0a030")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ class Simulated:
     """The batcher's tally after its shutdown."""
     samples: list[Sample]
     writes: Counter[str]
-    """Number of writes by result at the destination; see `LoadedSink.counts`."""
+    """Number of writes by result: `ok`, `throttled`, `too_large`, `cut_off`, `error`."""
     resent: int
     """Number of repeated items, counted at each repetition."""
 
@@ -185,9 +189,6 @@ class Sample:
     """Items written, per second since the last sample."""
 
 
-V = TypeVar("V")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
     """Behaviour of a destination. Times are in seconds."""
@@ -292,9 +293,6 @@ class LoadedSink:
 def phase_at(phases: Sequence[tuple[float, V]], now: float) -> V:
     """Return the value of the phase at `now`."""
     return next(value for start, value in reversed(phases) if start <= now)
-
-
-COLOURS = ("#1f6f8b", "#e0a030")
 
 
 def draw(samples: Sequence[Sample], digest: str, target: Path, title: str) -> None:

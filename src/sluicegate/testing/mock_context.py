@@ -31,8 +31,6 @@ class MockContext(EventContext):
         key: the record's own key.
         headers: the record's headers.
         partition: the event's partition; default: `("events", 0)`.
-        offset: the event's offset.
-        store: the state of the partition; default: an empty one.
 
     A `JobScheduler` or an `ItemBatcher` needs a running consumer: test handlers that use one with
     `ConsumerHarness.run_events`.
@@ -57,17 +55,15 @@ class MockContext(EventContext):
         key: object = None,
         headers: Sequence[tuple[str, bytes]] = (),
         partition: TopicPartition = TopicPartition("events", 0),  # noqa: B008  # immutable
-        offset: int = 0,
-        store: StateStore | None = None,
     ) -> None:
-        self._store: StateStore = MemoryStore() if store is None else store
+        self._store: StateStore = MemoryStore()
         self.finalisers: list[Finalise] = []
         """The finalisers passed to `job_complete` that have not run."""
         self.sent_on: list[Any] = []
         """The items passed to `forward`, in order."""
-        claim = Claim(partition, 1, Position(offset), Lanes(), _NoOwner())
-        claim.tracker.admit(offset, offset, 1)
-        record = Record(*partition, offset, key, value, headers)
+        claim = Claim(partition, 1, Position(0), Lanes(), _NoOwner())
+        claim.tracker.admit(0, 0, 1)
+        record = Record(*partition, 0, key, value, headers)
         super().__init__(Message(key, 0, record, claim, 0), self)  # type: ignore[arg-type]
 
     @property

@@ -158,10 +158,10 @@ class ScriptedSink(Generic[T]):
 
     steps: Iterable[Step[T]] = ()
     default: Step[T] | None = None
-    calls: list[Call[T]] = field(default_factory=list["Call[T]"])
-    applied: list[T] = field(default_factory=list[T])
-    running: int = 0
-    most_running: int = 0
+    calls: list[Call[T]] = field(default_factory=list["Call[T]"], init=False)
+    applied: list[T] = field(default_factory=list[T], init=False)
+    running: int = field(default=0, init=False)
+    most_running: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._script = list(self.steps)
@@ -202,6 +202,9 @@ class ScriptedSink(Generic[T]):
 
 class FakeSink(ScriptedSink[T]):
     """Accepts everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
 
 
 class SlowSink(ScriptedSink[T]):

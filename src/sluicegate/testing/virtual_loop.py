@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
     from selectors import SelectorKey
 
+MAX_ROUNDS = 1_000_000
+"""Rounds of the loop without an outside event, after which it counts as endless."""
+CLOSING_ROUNDS = 10_000
+"""Rounds without an outside event that count as endless in `unwinding`."""
+
 
 class VirtualSelector(selectors.DefaultSelector):
     """A real selector, polled without waiting whenever time can move instead."""
@@ -166,11 +171,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 def _nothing() -> None:
     """Only wake the loop."""
-
-
-MAX_ROUNDS = 1_000_000
-"""Rounds of the loop without an outside event, after which it counts as endless."""
-CLOSING_ROUNDS = 10_000
 
 
 class WouldHang(AssertionError):  # named like an assertion of the test, not like an error

@@ -1,4 +1,7 @@
-"""Metrics over UDP, to statsd, DogStatsD, Telegraf and InfluxDB."""
+"""Metrics over UDP, to statsd, DogStatsD, Telegraf and InfluxDB.
+
+- `sink`; `records`: items as lines; `channel`: the endpoint.
+"""
 
 from .._core.public import publish_all
 from .sink import UdpSink

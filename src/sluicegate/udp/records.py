@@ -1,31 +1,10 @@
-"""Items as metrics of statsd, with the tags of DogStatsD. Pure.
+"""Items as lines of text: metrics of statsd, and points of InfluxDB's line protocol. Pure.
 
-    name:value|type|@sample_rate|#tag:value,tag
-
-1. An item is a mapping or an object with attributes: `name`, `value` and `type`, and optionally
-   `sample_rate` and `tags`.
-2. Text that would be parsed as another part of the line is refused; nothing is replaced.
-3. statsd interprets a gauge with a sign as a change of the gauge, DogStatsD as its value. The sign
-   is sent unchanged.
-
-Items as points of InfluxDB's line protocol. Pure.
-
-    measurement,tag=value field=1i,other="text" 1700000000000000000
-
-1. An item is a mapping or an object with attributes: `measurement` and `fields`, and optionally
-   `tags` and `timestamp`.
-2. Commas, spaces and equals signs are escaped where they would end a part. Two things cannot be
-   represented and are refused: a line break, and a backslash at the end or before a character that
-   must be escaped.
-3. A line that begins with `#` is refused: it would be a comment, which the receiver drops silently.
-4. Whole numbers are integers (`1i`) within 64 bits; booleans, floats and strings have their own
-   forms. Fields and tags with `None`, and tags with an empty string, are omitted.
-
-Access to parts of items, and numbers in the form of metrics protocols. Pure.
-
-Numbers and text are written with the methods of `int`, `float` and `str` themselves: a subclass,
-such as an enumeration or `numpy.float64`, may show itself in another form, which the receiver would
-drop.
+1. An item is a mapping or an object with attributes.
+2. The receiver drops a line that it cannot parse silently, so what a protocol cannot represent is
+   refused; nothing is replaced.
+3. Numbers and text are written with the methods of `int`, `float` and `str` themselves: a subclass,
+   such as an enumeration or `numpy.float64`, may show itself in another form.
 """
 
 from __future__ import annotations
@@ -47,10 +26,26 @@ _TEXT = re.compile(r"[^:|\x00-\x1f\x7f]+")
 _CHANGE = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _TAG = re.compile(r"[^,|\x00-\x1f\x7f]+")
 _TAG_KEY = re.compile(r"[^,|:\x00-\x1f\x7f]+")
+_BREAK = re.compile(r"[\x00-\x1f\x7f]")
+_ENDS = re.compile(r"\\(?=[,= ]|$)")
+_SPECIAL = re.compile(r"([,= ])")
+_IN_NAME = re.compile(r"([, ])")
+_QUOTED = re.compile(r'(["\\])')
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def statsd(item: Any) -> str:
-    """The line of a metric. Raises `ValueError` or `TypeError` for an item that is not a metric."""
+    """The line of a metric, with the tags of DogStatsD.
+
+        name:value|type|@sample_rate|#tag:value,tag
+
+    An item has `name`, `value` and `type`, and optionally `sample_rate` and `tags`. Text that would
+    be parsed as another part of the line is refused. statsd interprets a gauge with a sign as a
+    change of the gauge, DogStatsD as its value; the sign is sent unchanged.
+
+    Raises `ValueError` or `TypeError` for an item that is not a metric.
+    """
     name, kind = part_of(item, "name"), part_of(item, "type")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
@@ -108,17 +103,23 @@ def _check(pattern: re.Pattern[str], text: Any) -> str:
 
 # -- line protocol ---------------------------------------------------------------------------------
 
-_BREAK = re.compile(r"[\x00-\x1f\x7f]")
-_ENDS = re.compile(r"\\(?=[,= ]|$)")
-_SPECIAL = re.compile(r"([,= ])")
-_IN_NAME = re.compile(r"([, ])")
-_QUOTED = re.compile(r'(["\\])')
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-
 
 def line(item: Any) -> str:
-    """The line of a point. Raises `ValueError` or `TypeError` for an item that is not a point."""
+    """The line of a point.
+
+        measurement,tag=value field=1i,other="text" 1700000000000000000
+
+    An item has `measurement` and `fields`, and optionally `tags` and `timestamp`.
+
+    1. Commas, spaces and equals signs are escaped where they would end a part. Two things cannot be
+       represented: a line break, and a backslash at the end or before a character that must be
+       escaped.
+    2. A line that begins with `#` would be a comment.
+    3. Whole numbers are integers (`1i`) within 64 bits; booleans, floats and strings have their own
+       forms. Fields and tags with `None`, and tags with an empty string, are omitted.
+
+    Raises `ValueError` or `TypeError` for an item that is not a point.
+    """
     measurement = _escape("measurement", part_of(item, "measurement"), _IN_NAME)
     if measurement.startswith("#"):
         raise ValueError(f"the measurement {measurement!r} would be a comment")

@@ -6,8 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from sluicegate import Backoff, RetryPolicy
-from sluicegate.consumer import Consumer
+from sluicegate import Backoff, Consumer, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -18,7 +18,8 @@ from jobs.jobs_member import JobsMember
 from jobs.jobs_script import DRAIN, JobsTruth, Setting, scripts, settings_of_members
 
 from sluicegate import ClosedError, ConfigError, SluicegateError
-from sluicegate.consumer import Crashed, MemoryLog, Record, TopicPartition
+from sluicegate.consumer import MemoryLog, Record, TopicPartition
+from sluicegate.consumer.memory.source import Crashed
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from jobs.jobs_script import JobsTruth, Setting
 
-    from sluicegate.consumer import DrainReport, Message, TopicPartition
+    from sluicegate import Message
+    from sluicegate.consumer import DrainReport, TopicPartition
     from sluicegate.consumer.jobs import BatchItem, EventContext
     from sluicegate.testing import FakeClock
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from tests.machine.consumer_machine import Place
 
-    from sluicegate.consumer import MemoryLog, Message
+    from sluicegate import Message
+    from sluicegate.consumer import MemoryLog
 
 DRAIN = 2.0
 IN_ORDER = {"job", "chain"}

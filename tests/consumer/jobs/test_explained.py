@@ -1,4 +1,4 @@
-"""How `explain()` describes events that are completed later."""
+"""How `explain()` describes events that are completed later. White box: the reasons, as values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from consumer_help import log_of
 from watch_help import causes_of
 
-from sluicegate.consumer import Consumer, MemorySource, Nak
+from sluicegate import Consumer, Nak
+from sluicegate.consumer import MemorySource
 from sluicegate.consumer.jobs import BatchItems, Incomplete, ItemBatcher, JobScheduler
 from sluicegate.consumer.operating.report import WaitReason
 
@@ -92,7 +93,7 @@ async def test_a_job_of_the_users_own_has_no_place(fake_clock: FakeClock) -> Non
 
     async with running(fake_clock, "a", handle) as consumer:
         (cause,) = causes_of(consumer)
-        assert cause.told == "waiting for its job for at least 1.0 s"
+        assert cause.reason_text == "waiting for its job for at least 1.0 s"
 
 
 async def test_a_group_is_told_with_its_batcher(fake_clock: FakeClock) -> None:
@@ -109,11 +110,11 @@ async def test_a_group_is_told_with_its_batcher(fake_clock: FakeClock) -> None:
 
     async with running(fake_clock, "abc", handle, items) as consumer:
         waiting, held = causes_of(consumer)
-        assert waiting.told == (
+        assert waiting.reason_text == (
             "waiting for its job for at least 1.0 s (in rows: 2 of 2 items not executed)"
         )
         assert held.reason is WaitReason.HELD
-        assert held.told == (
+        assert held.reason_text == (
             "held by t/0@1 (no room for its job for at least 1.0 s (in rows: 2 of 2 items))"
         )
 
@@ -145,11 +146,11 @@ async def test_an_oldest_event_without_room_is_told_once(fake_clock: FakeClock) 
         oldest, interjection = causes_of(consumer)
         consumer.stop()
         await run
-    assert oldest.told == (
+    assert oldest.reason_text == (
         "no room for its job for at least 1.0 s (in writes: 1 of 1 keys, 100 jobs per key at most)"
     )
-    assert "waiting for its job" in interjection.told
-    assert "(in writes: running)" in interjection.told
+    assert "waiting for its job" in interjection.reason_text
+    assert "(in writes: running)" in interjection.reason_text
     assert interjected.exception() is not None
 
 
@@ -167,8 +168,8 @@ async def test_an_event_without_room_is_told_with_the_bounds(fake_clock: FakeClo
     async with running(fake_clock, "aabc", handle, jobs) as consumer:
         waiting, held = causes_of(consumer)
         assert waiting.reason is WaitReason.JOB
-        assert "held by t/0@2 (no room for its job" in held.told
-        assert "(in writes: 1 of 1 keys, 100 jobs per key at most)" in held.told
+        assert "held by t/0@2 (no room for its job" in held.reason_text
+        assert "(in writes: 1 of 1 keys, 100 jobs per key at most)" in held.reason_text
         (partition,) = consumer.explain().partitions
         assert partition.unfinished == 3
 
@@ -191,7 +192,7 @@ async def test_an_event_to_be_finalised_names_the_one_that_has_the_turn(
 
     async with running(fake_clock, "abc", handle, jobs) as consumer:
         (cause,) = causes_of(consumer)
-        assert cause.told.startswith("queued behind t/0@1 (backing off for 98.5 s")
+        assert cause.reason_text.startswith("queued behind t/0@1 (backing off for 98.5 s")
 
 
 async def test_an_interjection_that_runs_is_told(fake_clock: FakeClock) -> None:
@@ -202,7 +203,7 @@ async def test_an_interjection_that_runs_is_told(fake_clock: FakeClock) -> None:
         await fake_clock.advance(3.0)
         waiting, interjection = causes_of(consumer)
         assert waiting.reason is WaitReason.JOB
-        assert interjection.told == "interjection (running for at least 2.0 s)"
+        assert interjection.reason_text == "interjection (running for at least 2.0 s)"
     assert interjected.done()
     assert interjected.exception() is not None
 
@@ -225,7 +226,7 @@ async def test_an_event_behind_an_interjection_names_it(fake_clock: FakeClock) -
         (queued, _) = causes_of(consumer)
         consumer.stop()
         await run
-    assert queued.told == (
+    assert queued.reason_text == (
         "queued behind an interjection in t/0 (running for at least 2.0 s, "
         "until the handler returns, or is cancelled by its timeout)"
     )

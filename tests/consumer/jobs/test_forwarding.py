@@ -14,12 +14,13 @@ from sluicegate import (
     Batcher,
     ClosedError,
     ConfigError,
+    Consumer,
     Limits,
     Nak,
     PermanentError,
     TransientError,
 )
-from sluicegate.consumer import Commits, Consumer, MemorySource, Poison, Position
+from sluicegate.consumer import Commits, MemorySource, Poison, Position
 from sluicegate.consumer.jobs import EventContext, Incomplete, JobScheduler
 from sluicegate.testing import BlockingSink, MockContext, ScriptedSink, ok, partial
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from consumer_help import log_of
 
-from sluicegate.consumer import Consumer, MemorySource
+from sluicegate import Consumer
+from sluicegate.consumer import MemorySource
 from sluicegate.consumer.jobs import EventContext, Incomplete, Interjector
 
 if TYPE_CHECKING:

@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, log_of, records
 
-from sluicegate import ConfigError
-from sluicegate.consumer import (
-    Consumer,
-    Manual,
-    MemoryLog,
-    MemorySource,
-    Nak,
-    Position,
-    ResultTypeError,
-    Terminate,
-    ToDeadLetter,
-)
+from sluicegate import ConfigError, Consumer, Nak, Terminate, ToDeadLetter
+from sluicegate.consumer import Manual, MemoryLog, MemorySource, Position, ResultTypeError
 from sluicegate.consumer.jobs import (
     BatchItems,
     EventContext,
@@ -29,9 +19,9 @@ from sluicegate.consumer.jobs import (
     ItemBatcher,
     JobScheduler,
     MemoryState,
-    MemoryStore,
     NotAssigned,
 )
+from sluicegate.consumer.jobs.state import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

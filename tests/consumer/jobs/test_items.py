@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, log_of, records
 
-from sluicegate import ConfigError
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Position
+from sluicegate import ConfigError, Consumer
+from sluicegate.consumer import MemoryLog, MemorySource, Position
 from sluicegate.consumer.jobs import BatchItem, BatchItems, EventContext, Incomplete, ItemBatcher
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 from consumer_help import P0, log_of, records
 from jobs.jobs_help import pass_on, running
 
-from sluicegate import Backoff, ClosedError, ConfigError, Nak, RetryPolicy, ThrottledError
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Position
+from sluicegate import Backoff, ClosedError, ConfigError, Consumer, Nak, RetryPolicy, ThrottledError
+from sluicegate.consumer import MemoryLog, MemorySource, Position
 from sluicegate.consumer.jobs import (
     BatchItem,
     BatchItems,

@@ -12,8 +12,9 @@ import pytest
 from consumer_help import P0, log_of
 from jobs.jobs_help import pass_on, running
 
-from sluicegate import ConfigError
-from sluicegate.consumer import Consumer, ConsumerObserver, HandlerTimeout, MemorySource, Position
+from sluicegate import ConfigError, Consumer
+from sluicegate.consumer import ConsumerObserver, MemorySource, Position
+from sluicegate.consumer.handling.results import HandlerTimeout
 from sluicegate.consumer.jobs import (
     BatchItem,
     BatchItems,

@@ -11,17 +11,8 @@ import pytest
 from consumer_help import P0, log_of
 from jobs.jobs_help import running
 
-from sluicegate.consumer import (
-    Ack,
-    Manual,
-    MemorySource,
-    Nak,
-    Position,
-    ResultTypeError,
-    Skip,
-    Terminate,
-    ToDeadLetter,
-)
+from sluicegate import Ack, Nak, Terminate, ToDeadLetter
+from sluicegate.consumer import Manual, MemorySource, Position, ResultTypeError, Skip
 from sluicegate.consumer.jobs import (
     BatchItem,
     BatchItems,

@@ -9,15 +9,8 @@ import pytest
 from consumer_help import P0, log_of, records
 from jobs.jobs_help import pass_on, running
 
-from sluicegate import Terminate
-from sluicegate.consumer import (
-    Consumer,
-    MemoryParkStore,
-    MemorySource,
-    Poison,
-    PoisonError,
-    Position,
-)
+from sluicegate import Consumer, Terminate
+from sluicegate.consumer import MemoryParkStore, MemorySource, Poison, PoisonError, Position
 from sluicegate.consumer.jobs import JobScheduler
 from sluicegate.sinks import MemorySink
 

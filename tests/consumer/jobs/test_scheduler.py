@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, P1, log_of, records
 
-from sluicegate import ClosedError, ConfigError
-from sluicegate.consumer import Commits, Consumer, MemoryLog, MemorySource, Position
+from sluicegate import ClosedError, ConfigError, Consumer
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Position
 from sluicegate.consumer.jobs import EventContext, Incomplete, JobScheduler
 
 if TYPE_CHECKING:

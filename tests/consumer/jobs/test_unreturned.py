@@ -10,8 +10,8 @@ import pytest
 from consumer_help import log_of
 from jobs.jobs_help import PROMPT, pass_on, running
 
-from sluicegate import Batcher, ConfigError, Nak
-from sluicegate.consumer import Ack, Consumer, MemorySource
+from sluicegate import Ack, Batcher, ConfigError, Consumer, Nak
+from sluicegate.consumer import MemorySource
 from sluicegate.consumer.jobs import BatchItems, EventContext, Incomplete, ItemBatcher, JobScheduler
 from sluicegate.testing import ScriptedSink
 

@@ -7,16 +7,17 @@ Proven here: O-T5, O-T7, O-T8.
 from __future__ import annotations
 
 import sqlite3
-import time
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import pytest
 
 from sluicegate.consumer import Fetched, Position, Record, TopicPartition, UndecodableRecord
 from sluicegate.files import FileSource, SQLiteSubscriptions
 from sluicegate.files.source.catalog import consumer_position
+from sluicegate.files.source.holding import FileReading
 from sluicegate.files.source.options import FileOptions
 from sluicegate.files.source.readers import RowChunk
 from sluicegate.testing.conformance import SourceConformance
@@ -82,11 +83,18 @@ class Growing:
         self.rows = start
 
     def read(self, most: int) -> RowChunk:
-        time.sleep(0.01)  # it is asked again at once
-        rows = [*enumerate(self.path.read_bytes().splitlines())][self.row : self.row + most]
+        rows = [*enumerate(self._lines())][self.row : self.row + most]
         self.row += len(rows)
         self.rows = self.row
         return RowChunk(rows, self.row)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are rows to read."""
+        return len(self._lines()) > self.row
+
+    def _lines(self) -> list[bytes]:
+        return self.path.read_bytes().splitlines()
 
     def close(self) -> None:
         """No file is open."""
@@ -104,7 +112,18 @@ class TestFileSource(SourceConformance):
         def opened(_: FileOptions, root: Path, recorded: Recorded, start: int) -> Growing:
             return Growing(root / recorded.path, start)
 
+        fill = FileReading.fill
+
+        def fill_if_grown(reading: FileReading) -> None:
+            """Read only new rows; a read that finds none would be repeated at once."""
+            self.readings.add(reading)
+            reader = reading._reader
+            if reader is None or (isinstance(reader, Growing) and reader.has_more):
+                fill(reading)
+
+        self.readings = WeakSet[FileReading]()
         monkeypatch.setattr(FileOptions, "open", opened)
+        monkeypatch.setattr(FileReading, "fill", fill_if_grown)
         self.place = tmp_path
         self.topics = 0
 
@@ -135,11 +154,18 @@ class TestFileSource(SourceConformance):
     ) -> None:
         with self._file(topic, partition).open("ab") as file:
             file.write(b"".join(b"%s %s\n" % (key or b"", value) for key, value in entries))
+        self._announce()
+
+    def _announce(self) -> None:
+        """Wake the open sources, which then read the new rows."""
+        for reading in self.readings:
+            reading._news.fire()
 
     async def append_undecodable(self, topic: str, partition: int, key: bytes) -> None:
         del key  # it is unknown, since the function of the key refuses this row
         with self._file(topic, partition).open("ab") as file:
             file.write(BAD + b"\n")
+        self._announce()
 
     async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
         with closing(sqlite3.connect(self._base(topic))) as base:

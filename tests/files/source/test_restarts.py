@@ -19,8 +19,9 @@ from tests.files.source.files_help import GZIP, ZSTD, Handled, handled, lines, p
 from tests.files.source.test_rows import parquet
 
 from sluicegate import ClosedError, ConfigError, Consumer
+from sluicegate._core.subscriptions import SubscriptionStart
 from sluicegate.batcher import LoopClock
-from sluicegate.consumer import Commits, MemorySubscriptions, Move, Position, SubscriptionStart
+from sluicegate.consumer import Commits, MemorySubscriptions, Move, Position
 from sluicegate.files import FileSource, SQLiteSubscriptions
 from sluicegate.files.source.catalog import FileCatalog, consumer_position, stored_position
 from sluicegate.files.source.finding import record

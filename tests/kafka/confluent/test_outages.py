@@ -20,7 +20,7 @@ from sluicegate.kafka import KafkaAccess
 from sluicegate.kafka.confluent import sessions
 
 if TYPE_CHECKING:
-    from sluicegate.consumer import Message
+    from sluicegate import Message
     from sluicegate.testing import EmbeddedKafka
 
 LASTS = {"session_timeout": 30.0}

@@ -17,7 +17,7 @@ from tests.kafka.source.storm_help import Member, member, run
 from sluicegate.consumer import Commits, Position, TopicPartition
 
 if TYPE_CHECKING:
-    from sluicegate.consumer import Message
+    from sluicegate import Message
     from sluicegate.testing import EmbeddedKafka
 
 PARTITIONS = 6

@@ -11,7 +11,7 @@ from tests.kafka.source.proxy_help import Api
 
 from sluicegate import RowBatch, send
 from sluicegate._core.delivery.delivery import Delivery
-from sluicegate.kafka import RecordMetadata
+from sluicegate.kafka.sink.records import RecordMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -94,7 +94,7 @@ class Books:
         self.outcomes: dict[int, Outcome] = {}
         self.details: dict[int, RecordMetadata] = {}
 
-    def settled(
+    def book_outcome(
         self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
     ) -> None:
         """Book the outcomes of items."""

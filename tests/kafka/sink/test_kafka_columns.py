@@ -15,11 +15,11 @@ pytest.importorskip("aiokafka")
 pytest.importorskip("pyarrow")
 import pyarrow as pa
 
-from sluicegate import ConfigError, Retry, Timeout, stack
+from sluicegate import ConfigError, DeadLetter, FanOut, Retry, Timeout, stack
 from sluicegate._core.tls import TlsFiles
 from sluicegate.kafka import KafkaSink
 from sluicegate.kafka.sink.records import Columns, RecordMaker, part
-from sluicegate.sinks import DeadLetter, FanOut, MemorySink
+from sluicegate.sinks import MemorySink
 from sluicegate.spark.destination import scattered_by
 
 PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])

@@ -28,10 +28,10 @@ from sluicegate import (
     UnavailableError,
     stack,
 )
+from sluicegate.batcher import LoopClock
 from sluicegate.errors import NotPicklableError, TooLargeError
 from sluicegate.kafka import KafkaAccess, KafkaSink
 from sluicegate.sinks import MemorySink
-from sluicegate.testing import LoopClock
 from sluicegate.testing.servers.program import free_port
 
 if TYPE_CHECKING:

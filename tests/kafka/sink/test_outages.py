@@ -23,9 +23,9 @@ from sluicegate import (
     UnknownOutcomeError,
     stack,
 )
+from sluicegate.batcher import LoopClock
 from sluicegate.kafka import KafkaAccess, KafkaSink
 from sluicegate.sinks import MemorySink
-from sluicegate.testing import LoopClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

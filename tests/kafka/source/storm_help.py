@@ -8,12 +8,13 @@ import re
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sluicegate.consumer import Commits, Consumer, ConsumerObserver, TopicPartition
+from sluicegate import Consumer
+from sluicegate.consumer import Commits, ConsumerObserver, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 
-    from sluicegate.consumer import Message
+    from sluicegate import Message
 
 T = TypeVar("T")
 

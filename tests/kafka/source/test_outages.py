@@ -21,7 +21,7 @@ from sluicegate.kafka import KafkaSource
 if TYPE_CHECKING:
     from tests.kafka.source.own_help import OwnKafka
 
-    from sluicegate.consumer import Message
+    from sluicegate import Message
     from sluicegate.testing import EmbeddedKafka
 
 BOUNDED: dict[str, Any] = {

@@ -25,8 +25,9 @@ import pytest
 import zstandard
 from tests.kafka.source import kafka_help
 
+from sluicegate import Consumer
 from sluicegate.batcher import LoopClock
-from sluicegate.consumer import Commits, Consumer, Position, SourceRecord, TopicPartition
+from sluicegate.consumer import Commits, Position, SourceRecord, TopicPartition
 from sluicegate.consumer.progress.offset_map import decode, encode
 from sluicegate.kafka import KafkaSource
 from sluicegate.testing.conformance.source.consumers import WatchedSource
@@ -35,7 +36,8 @@ from sluicegate.testing.conformance.source.subject import News
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from sluicegate.consumer import Message, Source
+    from sluicegate import Message
+    from sluicegate.consumer import Source
     from sluicegate.testing import EmbeddedKafka
 
 QUICK: dict[str, Any] = {

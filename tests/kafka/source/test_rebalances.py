@@ -14,12 +14,12 @@ from tests.kafka.source.storm_help import QUICK, Member, member, run
 from tests.kafka.source.truth_help import Truth
 
 from sluicegate.consumer import Commits, TopicPartition
-from sluicegate.kafka import KafkaSource
+from sluicegate.kafka import KafkaAccess, KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from sluicegate.consumer import Message
+    from sluicegate import Message
     from sluicegate.testing import EmbeddedKafka
 
 PARTITIONS = 6
@@ -211,8 +211,8 @@ def test_a_joining_member_whose_connections_are_cut_during_a_drain_repeats_nothi
         async with proxied(broker) as proxy:
 
             def source(bootstrap: str) -> KafkaSource:
-                times: dict[str, Any] = {"request_timeout_ms": 1_000, "session_timeout": 3.0}
-                return KafkaSource(topic, bootstrap=bootstrap, group=group, **times)
+                access = KafkaAccess(bootstrap, request_timeout=1.0)
+                return KafkaSource(topic, bootstrap=access, group=group, session_timeout=3.0)
 
             async with member(source(broker.bootstrap), handle, drain=30.0) as old:
                 await old.handled_count(90)

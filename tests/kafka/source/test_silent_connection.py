@@ -23,7 +23,7 @@ from sluicegate.consumer import Commits
 from sluicegate.kafka import ConfluentKafkaSource, KafkaAccess, KafkaSource
 
 if TYPE_CHECKING:
-    from sluicegate.consumer import Message
+    from sluicegate import Message
     from sluicegate.testing import EmbeddedKafka
 
 DRAIN = 0.3

@@ -21,7 +21,7 @@ from sluicegate.consumer import Position, TopicPartition
 from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:
-    from sluicegate.consumer import Message
+    from sluicegate import Message
     from sluicegate.testing import EmbeddedKafka
 
 SOON: dict[str, Any] = {**QUICK, "session_timeout": 3.0}

@@ -17,7 +17,7 @@ from sluicegate.kafka import KafkaSource
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from sluicegate.consumer import Message
+    from sluicegate import Message
     from sluicegate.kafka.arguments import Start
     from sluicegate.testing import EmbeddedKafka
 

@@ -13,7 +13,7 @@ from sluicegate.consumer.progress.offset_map import decode
 if TYPE_CHECKING:
     from tests.kafka.source.proxy_help import Frame
 
-    from sluicegate.consumer import Message
+    from sluicegate import Message
 
 
 class Truth:

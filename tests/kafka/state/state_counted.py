@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 from tests.kafka.state.state_topics import settled_state
 
+from sluicegate import Consumer
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import Commits, Consumer, TopicPartition
+from sluicegate.consumer import Commits, TopicPartition
 from sluicegate.kafka import KafkaSource, KafkaState
 
 if TYPE_CHECKING:

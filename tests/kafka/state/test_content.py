@@ -22,7 +22,7 @@ from tests.kafka.state.state_counted import Counted, counted
 from tests.kafka.state.state_topics import settled_state
 
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer.jobs import event_run as state_keeping
+from sluicegate.consumer.jobs import event_run
 
 if TYPE_CHECKING:
     from sluicegate.consumer.jobs import EventContext
@@ -62,8 +62,8 @@ async def test_a_topic_that_is_recreated_while_it_is_used(
     """Its next commit would contain only the last changes: nothing more is committed, and the new
     claim is refused. The run does not end.
     """
-    monkeypatch.setattr(state_keeping, "LOOK_EVERY", 0.05)
-    monkeypatch.setattr(state_keeping, "LOST_MOST", 0.1)
+    monkeypatch.setattr(event_run, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(event_run, "LOST_MOST", 0.1)
     made = await counted(broker)
     await produce(broker, made.topic, (b"k", b"v"))
     async with made.running() as consumer, asyncio.timeout(30.0):

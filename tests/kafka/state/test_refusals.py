@@ -169,7 +169,6 @@ async def test_a_value_that_the_topic_does_not_take(broker: EmbeddedKafka) -> No
         {"topic_config": {"cleanup.policy": "delete"}},
         {"topic_config": {"segment.ms": 1}},
         {"topic_config": "segment.ms=1"},
-        {"compression": "brotli"},
         {"bootstrap": "nowhere"},
         {"group": "g"},
     ],

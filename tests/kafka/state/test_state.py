@@ -18,9 +18,9 @@ from tests.kafka.state.state_topics import all_committed, settled_state, stored_
 from tests.sinks.test_down_behind_a_proxy import HOST
 from tests.sinks.test_silent_connections import black_hole
 
-from sluicegate import ConfigError
+from sluicegate import ConfigError, Consumer
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import Commits, Consumer, Poison, TopicPartition
+from sluicegate.consumer import Commits, Poison, TopicPartition
 from sluicegate.kafka import KafkaAccess, KafkaRecord, KafkaSource, KafkaState
 
 if TYPE_CHECKING:

@@ -20,15 +20,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import sluicegate
-from sluicegate import Consumer, RetryPolicy
-from sluicegate.consumer import Commits, ConsumerObserver, Nak, Terminate
+from sluicegate import Consumer, Nak, RetryPolicy, Terminate
+from sluicegate.consumer import Commits, ConsumerObserver
 from sluicegate.nats import JetStreamSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluicegate import Message
-    from sluicegate.consumer import ClaimChange, Result, TopicPartition
+    from sluicegate._core.observer import ClaimChange
+    from sluicegate.consumer import Result, TopicPartition
 
 
 @dataclass(frozen=True, kw_only=True)

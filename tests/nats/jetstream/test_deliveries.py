@@ -10,8 +10,8 @@ from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy
 from tests.nats.jetstream.local_help import advisories, running
 from tests.nats.jetstream.streams_help import Stream, new_stream, until
 
-from sluicegate import RetryPolicy
-from sluicegate.consumer import InFlight, Nak, Poison, Terminate, ToDeadLetter
+from sluicegate import Nak, RetryPolicy, Terminate, ToDeadLetter
+from sluicegate.consumer import InFlight, Poison
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from sluicegate.consumer import Commits
 from sluicegate.nats import JetStreamSource
 
 if TYPE_CHECKING:
-    from sluicegate.consumer import Message
+    from sluicegate import Message
     from sluicegate.testing import EmbeddedNats
 
 DRAIN = 0.3

@@ -12,7 +12,7 @@ from nats.js.api import RetentionPolicy, StreamConfig
 
 from sluicegate import RowBatch, send
 from sluicegate._core.delivery.delivery import Delivery
-from sluicegate.nats import PublishAck
+from sluicegate.nats.sink.messages import PublishAck
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -105,7 +105,7 @@ class Books:
         self.outcomes: dict[int, Outcome] = {}
         self.details: dict[int, PublishAck] = {}
 
-    def settled(
+    def book_outcome(
         self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
     ) -> None:
         """Book the outcomes of items."""

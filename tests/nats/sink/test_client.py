@@ -26,7 +26,7 @@ from sluicegate import (
     UnavailableError,
 )
 from sluicegate._core.tls import TlsFiles
-from sluicegate.nats import classify_nats, connection
+from sluicegate.nats import connection
 from sluicegate.nats.connection import (
     ConnectionEvents,
     Denied,
@@ -39,6 +39,7 @@ from sluicegate.nats.connection import (
 )
 from sluicegate.nats.errors import api_error, no_stream
 from sluicegate.nats.options import NatsOptions
+from sluicegate.nats.sink.sink import classify_nats
 from sluicegate.testing import embedded_nats as start_nats
 from sluicegate.testing.servers.require import there_or_skip
 

@@ -12,7 +12,8 @@ from tests.nats.sink.nats_help import Written, new_stream, read
 
 from sluicegate import Batcher, ConfigError, Outcome, PermanentError, RowBatch, send
 from sluicegate.errors import KeyStopped, NotPicklableError
-from sluicegate.nats import NatsSink, PublishAck
+from sluicegate.nats import NatsSink
+from sluicegate.nats.sink.messages import PublishAck
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock

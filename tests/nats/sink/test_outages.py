@@ -27,10 +27,10 @@ from sluicegate import (
     send,
     stack,
 )
+from sluicegate.batcher import LoopClock
 from sluicegate.errors import TimedOutError
 from sluicegate.nats import NatsSink
 from sluicegate.sinks import MemorySink
-from sluicegate.testing import LoopClock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

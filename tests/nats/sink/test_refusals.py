@@ -28,8 +28,9 @@ from sluicegate import (
     stack,
 )
 from sluicegate.errors import TimedOutError, UnverifiableError
-from sluicegate.nats import NatsSink, PublishAck
+from sluicegate.nats import NatsSink
 from sluicegate.nats.sink import channel
+from sluicegate.nats.sink.messages import PublishAck
 from sluicegate.testing import embedded_nats as start_nats
 from sluicegate.testing.servers.require import there_or_skip
 

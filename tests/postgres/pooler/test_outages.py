@@ -15,6 +15,7 @@ from tests.postgres.pooler.pgbouncer import running
 from tests.postgres.sink.postgres_help import database, until_blocked, whole, written
 
 from sluicegate import (
+    Backoff,
     Batcher,
     ConfigError,
     DeadLetter,
@@ -26,8 +27,7 @@ from sluicegate import (
     UnavailableError,
     stack,
 )
-from sluicegate.postgres import classify_postgres
-from sluicegate.retry import Backoff
+from sluicegate.postgres.client.errors import classify_postgres
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import embedded_postgres as own_postgres
 from sluicegate.testing.servers.require import there_or_skip

@@ -9,7 +9,8 @@ import asyncpg
 import pytest
 from state_help import state_tables
 
-from sluicegate.consumer import Commits, Consumer, MemoryLog, MemorySource, Record
+from sluicegate import Consumer
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 from sluicegate.postgres.state import table
 
 if TYPE_CHECKING:

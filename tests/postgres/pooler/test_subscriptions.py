@@ -8,12 +8,10 @@ import pytest
 from tests.postgres.streams.log_help import Log, installed
 
 from sluicegate import ConfigError
-from sluicegate.consumer import locked_slot
+from sluicegate._core.subscriptions import locked_slot
 from sluicegate.postgres import PostgresAdvisoryLocks, PostgresSubscriptions
-from sluicegate.testing.conformance import (
-    SubscriptionLocksConformance,
-    SubscriptionStateConformance,
-)
+from sluicegate.testing.conformance.subscription_locks import SubscriptionLocksConformance
+from sluicegate.testing.conformance.subscription_state import SubscriptionStateConformance
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -13,8 +13,9 @@ from tests.postgres.sink.postgres_help import proxied
 from tests.postgres.streams.log_help import Log, role
 
 from sluicegate import ClosedError, ConfigError, RefusedError, UnavailableError
-from sluicegate.postgres import PostgresAccess, QueueAdmin, QueueSettings, install_streams
+from sluicegate.postgres import PostgresAccess, QueueAdmin, install_streams
 from sluicegate.postgres.queues.queries import QueueQueries
+from sluicegate.postgres.queues.settings import QueueSettings
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedPostgres

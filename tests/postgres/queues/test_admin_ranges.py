@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from tests.postgres.queues.operated_help import operated
 
 from sluicegate import ConfigError
-from sluicegate.postgres import SlotRange
-from sluicegate.postgres.queues.ring import PART, SLOTS, after_move, gaps, in_parts
+from sluicegate.postgres.queues.ring import PART, SLOTS, SlotRange, after_move, gaps, in_parts
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate.postgres import RangeAdmin
+    from sluicegate.postgres.queues.routing import RangeAdmin
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 LAST = SLOTS - 1

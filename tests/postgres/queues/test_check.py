@@ -1,4 +1,7 @@
-"""Faults in the schema of queues are named, and repaired without losing a job."""
+"""Faults in the schema of queues are named, and repaired without losing a job.
+
+White box: the check on a connection, and the list of the schema's objects.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
     from sluicegate.batcher import LoopClock
-    from sluicegate.postgres import SchemaProblem
+    from sluicegate.postgres.schema.objects import SchemaProblem
 
 RING = "CREATE TRIGGER ring AFTER INSERT ON {s}.job REFERENCING NEW TABLE AS fresh"
 PLANTED = {
@@ -46,6 +49,15 @@ PLANTED = {
     "sequence-behind": "SELECT setval('{s}.job_place', 1)",
     "public-rights": "GRANT EXECUTE ON FUNCTION {s}.claim_jobs TO PUBLIC",
 }
+SHOWN_BY_STREAMS = {
+    "function-missing",
+    "table-missing",
+    "index-missing",
+    "constraint-missing",
+    "sequence-options",
+    "public-rights",
+}
+"""Objects of another name; the tests of streams plant the same faults."""
 UNIQUE = {"message_version", "message_id"}
 
 
@@ -70,7 +82,13 @@ async def _planted(con: Any, log: Log, damage: str) -> None:
     await con.execute(damage.replace("{s}", log.sql))
 
 
-@pytest.mark.parametrize("case", PLANTED)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(each, marks=pytest.mark.long if each in SHOWN_BY_STREAMS else ())
+        for each in PLANTED
+    ],
+)
 async def test_a_problem_is_named_and_repaired_and_no_job_is_lost(
     log: Log, real_clock: LoopClock, case: str
 ) -> None:
@@ -87,7 +105,14 @@ async def test_a_problem_is_named_and_repaired_and_no_job_is_lost(
         assert sorted(await handled(con, log, "q")) == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("case", [each for each in PLANTED if each.startswith("trigger")])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(each, marks=() if each == "trigger-disabled" else pytest.mark.long)
+        for each in PLANTED
+        if each.startswith("trigger")
+    ],
+)
 async def test_jobs_that_were_inserted_without_the_trigger_are_claimed_after_its_repair(
     log: Log, real_clock: LoopClock, case: str
 ) -> None:

@@ -30,10 +30,13 @@ def run(log: Log, *, examples: int, sticky: bool = False) -> None:
         )
 
 
+@pytest.mark.parametrize("examples", [20, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.parametrize("sticky", [False, True])
-def test_any_schedule_keeps_order_and_holders_and_loses_nothing(log: Log, sticky: bool) -> None:
+def test_any_schedule_keeps_order_and_holders_and_loses_nothing(
+    log: Log, sticky: bool, examples: int
+) -> None:
     """Q-T1 to Q-T5, Q-T11 to Q-T13."""
-    run(log, examples=50, sticky=sticky)
+    run(log, examples=examples, sticky=sticky)
 
 
 @pytest.mark.soak

@@ -14,14 +14,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 from tests.postgres.streams.test_stream_metrics import Samples, samples
 
-from sluicegate.postgres import (
-    OpenTelemetryQueueObserver,
-    PrometheusQueueObserver,
-    QueueFigures,
-    QueueMonitorStats,
-    QueueStats,
-)
+from sluicegate.postgres import OpenTelemetryQueueObserver, PrometheusQueueObserver
 from sluicegate.postgres.metrics.queue_definitions import QUEUES
+from sluicegate.postgres.queues.stats import QueueFigures, QueueMonitorStats, QueueStats
 
 MAILS = QueueStats(
     is_paused=False,

@@ -53,16 +53,16 @@ async def test_slots_are_pinned(log: Log, real_clock: LoopClock) -> None:
 
 
 async def test_slots_are_uniform(log: Log, real_clock: LoopClock) -> None:
-    """Q-T6. Each of 64 equal parts has its share of 64,000 keys, within five standard
+    """Q-T6. Each of 64 equal parts has its share of 16,000 keys, within five standard
     deviations.
     """
     async with log.connected() as con:
         rows = await con.fetch(
-            f"SELECT {log.sql}.ring_slot('key ' || n) AS slot FROM generate_series(1, 64000) n"
+            f"SELECT {log.sql}.ring_slot('key ' || n) AS slot FROM generate_series(1, 16000) n"
         )
     for parts in (Counter(row[0] >> 10 for row in rows), Counter(row[0] & 63 for row in rows)):
         assert len(parts) == 64
-        assert all(abs(count - 1000) < 160 for count in parts.values())
+        assert all(abs(count - 250) < 80 for count in parts.values())
 
 
 @pytest.mark.parametrize("ending", ["ack", "nak", "expiry"])
@@ -250,25 +250,23 @@ async def test_ranges_of_an_operator_are_not_balanced(log: Log, real_clock: Loop
         assert await q.count(con, "ring_range") == 1
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        [(0, 70000, "A")],
-        [(-1, 10, "A")],
-        [(10, 9, "A")],
-        [(0, 10, "")],
-        [(0, 10, "A"), (10, 20, "B")],
-        [(50, 150, "A")],
-    ],
+WRONG: tuple[list[tuple[int, int, str]], ...] = (
+    [(0, 70000, "A")],
+    [(-1, 10, "A")],
+    [(10, 9, "A")],
+    [(0, 10, "")],
+    [(0, 10, "A"), (10, 20, "B")],
+    [(50, 150, "A")],
 )
-async def test_ranges_that_make_no_sense_are_refused(
-    log: Log, real_clock: LoopClock, wrong: list[tuple[int, int, str]]
-) -> None:
+
+
+async def test_ranges_that_make_no_sense_are_refused(log: Log, real_clock: LoopClock) -> None:
     """R5."""
     async with log.connected() as con:
         q = await sticky(con, log)
         await q.assign(con, (0, 100, "A"), (101, 200, "B"))
-        with pytest.raises(asyncpg.PostgresError) as raised:
-            await q.assign(con, *wrong)
-        assert raised.value.sqlstate == "PS013"
-        assert await q.count(con, "ring_range") == 2
+        for wrong in WRONG:
+            with pytest.raises(asyncpg.PostgresError) as raised:
+                await q.assign(con, *wrong)
+            assert raised.value.sqlstate == "PS013", wrong
+            assert await q.count(con, "ring_range") == 2

@@ -8,11 +8,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 asyncpg = pytest.importorskip("asyncpg")
+from tests.properties import examples  # noqa: E402
+
 from sluicegate.postgres.copying.columns import MESSAGE, PIECE, binary_copy  # noqa: E402
 
 if TYPE_CHECKING:
@@ -138,7 +140,7 @@ def two_tables(embedded_postgres: EmbeddedPostgres) -> Iterator[str]:
     asyncio.run(run("DROP TABLE by_columns, by_tuples"))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(20, long=100)
 @given(some_columns(), st.sampled_from([1, 100, 2_000, 1 << 18]))
 def test_columns_and_tuples_are_stored_alike(
     two_tables: str, columns: tuple[list[int], list[Any]], piece_bytes: int

@@ -155,7 +155,10 @@ async def test_a_value_that_would_be_changed_fails_alone(
         ("uuid", [BitString.frombytes(b"\x80", 2)], [ID, UUID(ID), None], [ID, ID, None]),
     ],
 )
-@pytest.mark.parametrize("way", ["parameters", "COPY", "staging"])
+@pytest.mark.parametrize(
+    "way",
+    ["parameters", *(pytest.param(each, marks=pytest.mark.long) for each in ("COPY", "staging"))],
+)
 async def test_arrays_and_ranges_are_checked_by_their_elements(
     embedded_postgres: EmbeddedPostgres,
     real_clock: LoopClock,

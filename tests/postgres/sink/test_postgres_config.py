@@ -26,8 +26,8 @@ from sluicegate import (
 from sluicegate._core.logs import for_log
 from sluicegate._core.values.rows import RowMaker
 from sluicegate.errors import NotPicklableError
-from sluicegate.postgres import PostgresAccess, PostgresSink, classify_postgres
-from sluicegate.postgres.client.errors import copy_row, for_item
+from sluicegate.postgres import PostgresAccess, PostgresSink
+from sluicegate.postgres.client.errors import classify_postgres, copy_row, for_item
 from sluicegate.postgres.client.names import quoted
 
 DSN = "postgresql://someone:hush%20hush@db.example:5433/sales"

@@ -6,8 +6,9 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from sluicegate.postgres.client.connections import Lending
 from sluicegate.testing import FakeClock
@@ -133,7 +134,7 @@ async def test_an_expired_connection_is_not_kept(fake_clock: FakeClock) -> None:
     assert lending.keep(3)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(60, long=300)
 @given(st.data(), st.integers(1, 3), st.sampled_from([0, 1, 3, LOANS]))
 def test_no_connection_is_lost_or_lent_twice_and_requests_are_served_in_order(
     data: st.DataObject, size: int, loans: int

@@ -52,19 +52,9 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-NAMES = (
-    "int4",
-    "numeric",
-    "bytea",
-    "jsonpath",
-    "regclass",
-    "tsvector",
-    "vector",
-    "own.date",
-    "priced",
-    "size",
-)
-ARRAYS = ("int4", "money")
+NAMES = ("numeric", "bytea", "jsonpath", "vector", "own.date", "priced")
+"""A type of each sort: of asyncpg in binary, of the sink as text, of an extension, of one's own."""
+ARRAYS = ("int4",)
 OTHER = "types without values"
 ID = pa.field("id", pa.int32())
 
@@ -163,7 +153,7 @@ async def test_a_value_gives_in_every_statement_what_it_gives_alone(
 ) -> None:
     arrays = name.endswith("[]")
     names = {name.removesuffix("[]")}
-    await _check(embedded_postgres.dsn, names, arrays=arrays, some=2 if arrays else 6)
+    await _check(embedded_postgres.dsn, names, arrays=arrays, some=2 if arrays else 4)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +168,7 @@ async def test_so_does_every_type_that_a_column_may_have(
     await _check(embedded_postgres.dsn, {name}, arrays=arrays)
 
 
+@pytest.mark.long
 async def test_the_page_of_values_is_what_the_server_does(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
@@ -189,9 +180,18 @@ TWICE = [*ADDRESSES, *(each.replace(":", "-") for each in ADDRESSES)]
 """10,000 rows, two of each key, which differ as text."""
 
 
-@pytest.mark.parametrize("size", [3, 100, pytest.param(5000, marks=pytest.mark.long)])
 @pytest.mark.parametrize("mode", ["error", "ignore", "update"])
-@pytest.mark.parametrize("is_bad", [False, True], ids=["all good", "with a bad row"])
+@pytest.mark.parametrize(
+    ("size", "is_bad"),
+    [
+        (3, False),
+        (100, True),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in ((3, True), (100, False), (5000, False), (5000, True))
+        ),
+    ],
+)
 async def test_keys_that_are_sent_as_text_are_compared_by_their_type(
     embedded_postgres: EmbeddedPostgres,
     real_clock: LoopClock,

@@ -190,8 +190,19 @@ def good(count: int, start: int = 0) -> list[tuple[int, str]]:
     return [(number, "good") for number in range(start, start + count)]
 
 
-@pytest.mark.parametrize("way", list(WAYS))
-@pytest.mark.parametrize("outage", list(OUTAGES))
+@pytest.mark.parametrize(
+    ("outage", "way"),
+    [
+        *((outage, "COPY") for outage in OUTAGES),
+        *(("REVOKE INSERT", way) for way in WAYS if way != "COPY"),
+        *(
+            pytest.param(outage, way, marks=pytest.mark.long)
+            for outage in OUTAGES
+            for way in WAYS
+            if way != "COPY" and outage != "REVOKE INSERT"
+        ),
+    ],
+)
 async def test_an_outage_of_refusals_costs_no_good_row_and_names_its_repair(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, outage: str, way: str
 ) -> None:
@@ -246,8 +257,18 @@ POISON_WAYS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("way", list(POISON_WAYS))
-@pytest.mark.parametrize("what", ["too large for the index", "row-level security"])
+@pytest.mark.parametrize(
+    ("what", "way"),
+    [
+        *(("row-level security", way) for way in POISON_WAYS),
+        ("too large for the index", "auto"),
+        *(
+            pytest.param("too large for the index", way, marks=pytest.mark.long)
+            for way in POISON_WAYS
+            if way != "auto"
+        ),
+    ],
+)
 async def test_one_item_that_the_server_refuses_is_alone_in_the_dead_letters(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, way: str
 ) -> None:
@@ -295,8 +316,18 @@ async def test_a_tenant_of_bad_rows_is_refused_whole_while_its_neighbours_go_in(
             }
 
 
-@pytest.mark.parametrize("limit", ["statement_timeout", "lock_timeout"])
-@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize(
+    ("limit", "way"),
+    [
+        *(("lock_timeout", way) for way in WAYS),
+        ("statement_timeout", "COPY"),
+        *(
+            pytest.param("statement_timeout", way, marks=pytest.mark.long)
+            for way in WAYS
+            if way != "COPY"
+        ),
+    ],
+)
 async def test_a_migration_that_locks_the_table_uses_up_no_attempts(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, limit: str, way: str
 ) -> None:

@@ -18,6 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 asyncpg = pytest.importorskip("asyncpg")
+from tests.properties import examples  # noqa: E402
+
 from sluicegate.postgres.copying.rows import (  # noqa: E402
     FIELDS,
     Declined,
@@ -188,8 +190,7 @@ def test_every_type_is_compared() -> None:
 
 @pytest.mark.parametrize("kind", DECLARED)
 @settings(
-    max_examples=15,
-    deadline=None,
+    examples(6, long=30),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.postgres.sink.postgres_help import batch_of, database, outcomes, proxied, written
+from tests.properties import examples
 
 from sluicegate import Outcome, PermanentError, RefusedError, send
 
@@ -57,33 +58,27 @@ async def make_parents(dsn: str) -> None:
 
 @pytest.mark.parametrize("mode", ["error", "ignore", "update"])
 @pytest.mark.parametrize(("size", "staging"), [(5, 10_000), (100, 10_000), (100, 1)])
-@pytest.mark.parametrize("what", list(BAD))
 async def test_a_bad_row_fails_alone_with_its_cause(
-    embedded_postgres: EmbeddedPostgres,
-    real_clock: LoopClock,
-    what: str,
-    size: int,
-    staging: int,
-    mode: str,
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int, staging: int, mode: str
 ) -> None:
-    """batcher/4b.5."""
+    """batcher/4b.5, whatever its fault."""
     await make_parents(embedded_postgres.dsn)
-    rest, cause = BAD[what]
     async with (
         database(embedded_postgres.dsn, TABLE) as db,
         db.sink(NAMES, on_conflict=mode, staging_threshold=staging) as sink,
     ):
-        items = [good(number) for number in range(size)]
-        items[3] = (3, *rest)
-        batch = batch_of(items)
-        errors = await send(sink, batch)
-        assert list(errors) == [3]
-        assert isinstance(errors[3], PermanentError)
-        assert isinstance(
-            errors[3].__cause__, (cause, ValueError) if what.startswith("NUL") else cause
-        )
-        assert len(await db.rows("1")) == size - 1
-        assert outcomes(batch).count(Outcome.DELIVERED) == size - 1
+        for what, (rest, cause) in BAD.items():
+            await db.con.execute(f"TRUNCATE {db.table}")
+            items = [good(number) for number in range(size)]
+            items[3] = (3, *rest)
+            batch = batch_of(items)
+            errors = await send(sink, batch)
+            assert list(errors) == [3], what
+            assert isinstance(errors[3], PermanentError), what
+            causes = (cause, ValueError) if what.startswith("NUL") else cause
+            assert isinstance(errors[3].__cause__, causes), what
+            assert len(await db.rows("1")) == size - 1, what
+            assert outcomes(batch).count(Outcome.DELIVERED) == size - 1, what
 
 
 async def statements_for(
@@ -128,7 +123,7 @@ async def test_three_scattered_bad_rows_cost_three_writes_a_staging_and_a_siftin
     ]
 
 
-@pytest.mark.parametrize("count", [4, 40, 1000])
+@pytest.mark.parametrize("count", [4, 1000])
 async def test_any_number_of_bad_rows_costs_no_more(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, count: int
 ) -> None:
@@ -299,14 +294,14 @@ async def test_a_codec_of_the_users_own_is_used_in_every_way(
         )
 
 
-values = st.sampled_from(["fine", "much too long", "\0", "bad", None, 7])
-ids = st.integers(0, 30)
+values = st.sampled_from(["fine", "fine", "fine", "much too long", "\0", "bad", None, 7])
+ids = st.integers(0, 15)  # few, so that keys are taken and repeated
 
 
-@settings(max_examples=40, deadline=None)
+@examples(20, long=100)
 @given(
     rows=st.lists(st.tuples(ids, values), max_size=30),
-    there=st.sets(ids, max_size=5),
+    there=st.sets(ids, max_size=8),
     maybe=st.sets(st.integers(0, 29)),
     threshold=st.sampled_from([1, 10**6]),
     staging=st.sampled_from([1, 10**6]),

@@ -7,9 +7,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.postgres.sink.postgres_help import Database, batch_of, database, proxied, written
+from tests.properties import examples
 
 from sluicegate import (
     Batcher,
@@ -51,19 +52,19 @@ async def numbers(db: Database) -> dict[int, int]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("mode", ["error", "ignore", "update"])
-@pytest.mark.parametrize("size", [1, 120])
 async def test_each_item_has_the_number_that_the_table_gave_it(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, way: str, size: int
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, way: str
 ) -> None:
     """B-T25, batcher/B37, batcher/B39: with any statement, in the items' order."""
     async with database(embedded_postgres.dsn, SERIAL) as db:
         async with db.sink(on_conflict=mode, returning=("nr", "id"), **WAYS[way]) as sink:
-            rows = [(number * 7 % 1000, "x") for number in range(size)]
-            details = await answered(sink, batch_of(rows))
-            given = await numbers(db)
-            assert details == {
-                place: {"nr": given[row[0]], "id": row[0]} for place, row in enumerate(rows)
-            }
+            for size in (1, 120):
+                rows = [(1000 * size + number * 7 % 1000, "x") for number in range(size)]
+                details = await answered(sink, batch_of(rows))
+                given = await numbers(db)
+                assert details == {
+                    place: {"nr": given[row[0]], "id": row[0]} for place, row in enumerate(rows)
+                }
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -109,7 +110,7 @@ async def test_the_row_that_counted_returns_and_an_older_one_does_not(
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("mode", ["ignore", "update"])
+@pytest.mark.parametrize("mode", ["update", pytest.param("ignore", marks=pytest.mark.long)])
 async def test_a_key_that_the_table_rounds_still_finds_its_item(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, way: str
 ) -> None:
@@ -136,8 +137,10 @@ async def test_one_by_one_every_row_that_was_written_returns(
             }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("mode", ["error", "ignore", "update"])
+@pytest.mark.parametrize(
+    ("way", "mode"),
+    [("at once", "error"), ("one by one", "ignore"), ("arrays", "update"), ("staging", "error")],
+)
 async def test_bad_rows_fail_alone_and_the_others_keep_their_own_details(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, way: str
 ) -> None:
@@ -219,8 +222,7 @@ async def test_so_it_does_beside_a_key_that_does_not_fit_its_column(
         assert answer.details == {0: {"nr": first}, 2: {"nr": second}}
 
 
-@pytest.mark.parametrize("mode", ["error", "ignore", "update"])
-@pytest.mark.parametrize("size", [3, 60])
+@pytest.mark.parametrize(("mode", "size"), [("error", 3), ("ignore", 60), ("update", 60)])
 async def test_a_key_of_a_domain_over_an_enum_is_found_again(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, size: int
 ) -> None:
@@ -293,7 +295,7 @@ values = st.sampled_from(["fine", "much too long", "\0", "bad", None, 7])
 ids = st.integers(0, 12)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(15, long=100)
 @given(
     rows=st.lists(st.tuples(ids, values | st.just("fine"), st.integers(0, 3)), max_size=25),
     there=st.sets(ids, max_size=4),

@@ -1,5 +1,7 @@
 """Arrow columns and Python rows in PostgreSQL: the same value on both paths, or a refusal of one
 row.
+
+White box: the arithmetic of local times, without a server.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("asyncpg")
 import numpy as np  # noqa: E402
 from tests.postgres.sink.postgres_help import database, written  # noqa: E402
+from tests.properties import examples  # noqa: E402
 
 from sluicegate import ArrowBatch, send  # noqa: E402
 from sluicegate._core.arrow import TIME_ZONE, _date  # noqa: E402
@@ -200,8 +203,16 @@ POISON: dict[str, tuple[str, Any, dict[int, str], dict[int, str], list[int]]] = 
 }
 
 
-@pytest.mark.parametrize("way", ["columns", "rows"])
-@pytest.mark.parametrize("what", POISON)
+@pytest.mark.parametrize(
+    ("what", "way"),
+    [
+        *((what, "columns") for what in POISON),
+        *(
+            pytest.param(what, "rows", marks=() if only_rows else (pytest.mark.long,))
+            for what, (*_, only_rows) in POISON.items()
+        ),
+    ],
+)
 async def test_what_cannot_be_carried_is_refused_alone(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, way: str
 ) -> None:
@@ -406,7 +417,7 @@ def test_the_ends_of_pythons_calendar_have_local_times_too(zone: str) -> None:
     moment=st.datetimes(dt.datetime(1900, 1, 2), dt.datetime(9998, 1, 1)),
     zone=st.sampled_from([NEW_YORK, "Asia/Kathmandu", "+05:30"]),
 )
-@settings(max_examples=200, deadline=None)
+@examples(60, long=400)
 def test_local_times_are_those_of_python(moment: dt.datetime, zone: str) -> None:
     """The same as for that day 400 or 40,000 years later."""
     known: dt.tzinfo = (
@@ -452,8 +463,7 @@ ALTERED: dict[str, tuple[str, str, Any, Any, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["tuples", "columns", "columns as rows"])
-@pytest.mark.parametrize("size", [3, 60])
+@pytest.mark.parametrize(("size", "way"), [(3, "tuples"), (60, "columns"), (60, "columns as rows")])
 @pytest.mark.parametrize("what", ALTERED)
 async def test_an_open_sink_writes_by_the_types_that_the_table_has_now(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, size: int, way: str

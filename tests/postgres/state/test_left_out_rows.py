@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from state_help import state_tables
 
+from sluicegate import Consumer
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import Commits, Consumer, MemoryLog, MemorySource, Record
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 
 if TYPE_CHECKING:
     from sluicegate.consumer.jobs import EventContext

@@ -11,9 +11,9 @@ import pytest
 from state_help import StateTables, state_tables
 from tests.kafka.source.kafka_help import fill, new_topic, store, stored
 
-from sluicegate import ConfigError
+from sluicegate import ConfigError, Consumer
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import Commits, Consumer, MemoryLog, MemorySource, Position, TopicPartition
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Position, TopicPartition
 from sluicegate.flow.state.changes import COPY
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from state_help import state_tables
 
-from sluicegate.consumer import Consumer, MemoryLog, MemorySource, Record, TopicPartition
+from sluicegate import Consumer
+from sluicegate.consumer import MemoryLog, MemorySource, Record, TopicPartition
 from sluicegate.errors import PositionLost
 from sluicegate.flow.state.changes import ChangeLog
 

@@ -12,8 +12,9 @@ from state_counting import Counting, expected, key_of
 from state_help import StateTables, state_tables
 from tests.postgres.sink.postgres_help import proxied
 
+from sluicegate import Consumer
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import Commits, Consumer, MemoryLog, MemorySource, Record
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 from sluicegate.testing import embedded_postgres as started
 from sluicegate.testing.servers.require import there_or_skip
 

@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 from state_help import state_tables
 
-from sluicegate import ClosedError, ConfigError
-from sluicegate.consumer import Consumer, MemoryLog, MemoryParkStore, MemorySource, Poison, Record
+from sluicegate import ClosedError, ConfigError, Consumer
+from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource, Poison, Record
 from sluicegate.errors import SluicegateWarning
 from sluicegate.postgres import PostgresQueueSource, PostgresState
 

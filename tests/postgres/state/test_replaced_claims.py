@@ -16,9 +16,10 @@ from tests.kafka.state.state_counted import Counted, counted
 from tests.kafka.state.state_topics import all_committed, settled_state
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
+from sluicegate import Consumer
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import Commits, Consumer, MemoryLog, MemorySource, Record
-from sluicegate.consumer.jobs import event_run as state_keeping
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
+from sluicegate.consumer.jobs import event_run
 from sluicegate.errors import PositionLost
 from sluicegate.kafka import KafkaRecord, KafkaSink
 from sluicegate.postgres import PostgresStreamSource
@@ -33,8 +34,8 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_keeping, "LOOK_EVERY", 0.02)
-    monkeypatch.setattr(state_keeping, "LOST_MOST", 0.1)
+    monkeypatch.setattr(event_run, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(event_run, "LOST_MOST", 0.1)
 
 
 class Counting:

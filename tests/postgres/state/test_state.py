@@ -10,9 +10,9 @@ import pytest
 from state_counting import Counting, expected, key_of
 from state_help import state_tables
 
-from sluicegate import ConfigError, RetryPolicy
+from sluicegate import ConfigError, Consumer, Nak, RetryPolicy
 from sluicegate._core.clock import LOOP_CLOCK
-from sluicegate.consumer import Commits, Consumer, MemoryLog, MemorySource, Nak, Poison, Record
+from sluicegate.consumer import Commits, MemoryLog, MemorySource, Poison, Record
 from sluicegate.consumer.jobs import Incomplete, Interjector
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import pytest
 from state_help import state_tables
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
-from sluicegate.consumer import Commits, Consumer
+from sluicegate import Consumer
+from sluicegate.consumer import Commits
 from sluicegate.postgres import PostgresStreamSource
 
 if TYPE_CHECKING:

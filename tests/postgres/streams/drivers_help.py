@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate.postgres import Appended
+    from sluicegate.postgres.streams.message import Appended
 
 
 class Driver(ABC):

@@ -1,7 +1,7 @@
 """Readers by position, correct and faulty ones, and faults planted in the SQL of a log.
 
-A scenario runs with the installed log, which must lose nothing, and with a fault of the kind that
-it guards against, which must be detected.
+A scenario runs with the installed log, which must lose nothing, and among the long tests with a
+fault of the kind that it guards against, which must be detected.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Coroutine
@@ -85,6 +87,11 @@ BEGIN
     PERFORM pg_advisory_xact_lock_shared(1, {class});
   END IF;
 END $$"""
+
+
+def faults(*planted: str) -> list[Any]:
+    """The log as installed, and among the long tests these faults."""
+    return [None, *(pytest.param(each, marks=pytest.mark.long) for each in planted)]
 
 
 @dataclass
@@ -198,6 +205,7 @@ class Scene:
             "SELECT pg_get_functiondef($1::regprocedure)", f"{self.log.sql}.{function}()"
         )
         assert found.count(before) == 1
+        await self.plant(_GATE)
         statement = f"PERFORM {self.log.sql}.gate(); {before}"
         await self.operator.execute(found.replace(before, statement))
 
@@ -238,5 +246,6 @@ async def scene(
             await stack.enter_async_context(log.connected()) for _ in range(4)
         ]
         made = Scene(log, first, second, reader(reading, log), operator)
-        await made.plant(_GATE, *([] if bug is None else [bug]))
+        if bug is not None:
+            await made.plant(_GATE, bug)
         yield made

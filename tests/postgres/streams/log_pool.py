@@ -5,7 +5,8 @@ of the server. A log is reused under these conditions; otherwise it is dropped a
 installed.
 
 1. No session of the previous test is left.
-2. The schema is as it was installed: its objects, owners and permissions, and its own records.
+2. The schema is as it was installed: its objects, owners and permissions, and its own records. A
+   test that adds tables drops them at its end.
 3. Nothing is known about its tables' contents: planners would use statistics.
 
 `TRUNCATE` gives tables and indexes new files, and sequences begin again.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from tests.postgres.streams.log_help import Log, fresh_name
 from sluicegate.postgres.schema.installation import install
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from sluicegate.testing import EmbeddedPostgres
 
@@ -98,6 +99,14 @@ def log(embedded_postgres: EmbeddedPostgres) -> Iterator[Log]:
 def lent(dsn: str) -> Iterator[Log]:
     """A log in its state after installation. Not for use on a running loop."""
     taken = asyncio.run(_taken(dsn))
+    yield taken.log
+    _used[dsn].append(taken)
+
+
+@asynccontextmanager
+async def borrowed(dsn: str) -> AsyncIterator[Log]:
+    """A log in its state after installation, on a running loop."""
+    taken = await _taken(dsn)
     yield taken.log
     _used[dsn].append(taken)
 

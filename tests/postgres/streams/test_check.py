@@ -1,4 +1,7 @@
-"""Each problem of a schema has a name, and its statements repair it."""
+"""Each problem of a schema has a name, and its statements repair it.
+
+White box: the check on a connection, and the list of the schema's objects.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from sluicegate.postgres.schema.objects import schema_objects
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock
-    from sluicegate.postgres import SchemaProblem
+    from sluicegate.postgres.schema.objects import SchemaProblem
 
 PLANTED = {
     "older": "DELETE FROM {s}.migration",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluicegate.batcher import LoopClock
-    from sluicegate.postgres import SchemaProblem
+    from sluicegate.postgres.schema.objects import SchemaProblem
     from sluicegate.testing import EmbeddedPostgres
 
 

@@ -1,4 +1,7 @@
-"""The horizon with prepared transactions, crashes, standbys and restored dumps."""
+"""The horizon with prepared transactions, crashes, standbys and restored dumps.
+
+White box: the check on a connection.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import pytest
 from tests.postgres.streams import horizon_help as planted
-from tests.postgres.streams.horizon_help import Reader, scene
+from tests.postgres.streams.horizon_help import Reader, faults, scene
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
 from sluicegate.postgres.schema.check import check
@@ -37,7 +40,7 @@ async def a_log(dsn: str) -> Log:
     return log
 
 
-@pytest.mark.parametrize("bug", [None, planted.HORIZON_OF_SESSIONS])
+@pytest.mark.parametrize("bug", faults(planted.HORIZON_OF_SESSIONS))
 async def test_a_prepared_transaction_keeps_its_mark(
     server: EmbeddedPostgres, real_clock: LoopClock, bug: str | None
 ) -> None:
@@ -52,7 +55,7 @@ async def test_a_prepared_transaction_keeps_its_mark(
         assert bool(await here.lost()) == (bug is not None)
 
 
-@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize("end", ["COMMIT", pytest.param("ROLLBACK", marks=pytest.mark.long)])
 async def test_a_prepared_transaction_keeps_its_mark_over_a_crash_of_the_server(
     server: EmbeddedPostgres, real_clock: LoopClock, end: str
 ) -> None:

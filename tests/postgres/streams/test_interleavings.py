@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.postgres.streams import horizon_help as planted
-from tests.postgres.streams.horizon_help import scene
+from tests.postgres.streams.horizon_help import faults, scene
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -73,7 +73,7 @@ async def writers(here: Scene, rng: random.Random) -> AsyncGenerator[list[Writer
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "bug",
-    [None, planted.NO_MARK, planted.NOTE_OF_SESSION, planted.NOTE_BEYOND_SAVEPOINT],
+    faults(planted.NO_MARK, planted.NOTE_OF_SESSION, planted.NOTE_BEYOND_SAVEPOINT),
     ids=["as installed", "no mark", "note of session", "note beyond savepoint"],
 )
 async def test_interleaved_statements_lose_nothing(

@@ -12,7 +12,8 @@ from tests.postgres.streams.log_help import Log, install_log
 from tests.postgres.subscriptions.frozen import LOCK, NAME, START, frozen_holder, moves
 
 from sluicegate import ClosedError, ConfigError
-from sluicegate.consumer import Position, SubscriptionStart, slot_lock
+from sluicegate._core.subscriptions import SubscriptionStart, slot_lock
+from sluicegate.consumer import Position
 from sluicegate.postgres import PostgresAccess, PostgresAdvisoryLocks, PostgresSubscriptions
 from sluicegate.testing import embedded_postgres as own_server
 

@@ -14,20 +14,25 @@ if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedPostgres
 
 CHANGES = [
-    "GRANT USAGE ON SCHEMA {schema} TO pg_monitor",
     "GRANT SELECT ON {schema}.message TO pg_monitor",
-    "GRANT EXECUTE ON FUNCTION {schema}.horizon() TO pg_monitor",
-    "ALTER TABLE {schema}.message SET (fillfactor = 50)",
-    "ALTER TABLE {schema}.stream_end ALTER COLUMN version SET DEFAULT 3",
-    "ALTER TABLE {schema}.stream_end DROP CONSTRAINT stream_end_pkey",
     "ALTER FUNCTION {schema}.horizon() COST 7",
-    "ALTER SEQUENCE {schema}.position INCREMENT BY 2",
     "CREATE INDEX ON {schema}.message (type)",
-    "CREATE VIEW {schema}.more AS SELECT 1",
-    "DROP INDEX {schema}.message_category",
-    "DROP SCHEMA {schema} CASCADE",
     "ANALYZE {schema}.message",
-    "INSERT INTO {schema}.meta VALUES ('more', '1')",
+    *(
+        pytest.param(each, marks=pytest.mark.long)
+        for each in [
+            "GRANT USAGE ON SCHEMA {schema} TO pg_monitor",
+            "GRANT EXECUTE ON FUNCTION {schema}.horizon() TO pg_monitor",
+            "ALTER TABLE {schema}.message SET (fillfactor = 50)",
+            "ALTER TABLE {schema}.stream_end ALTER COLUMN version SET DEFAULT 3",
+            "ALTER TABLE {schema}.stream_end DROP CONSTRAINT stream_end_pkey",
+            "ALTER SEQUENCE {schema}.position INCREMENT BY 2",
+            "CREATE VIEW {schema}.more AS SELECT 1",
+            "DROP INDEX {schema}.message_category",
+            "DROP SCHEMA {schema} CASCADE",
+            "INSERT INTO {schema}.meta VALUES ('more', '1')",
+        ]
+    ),
 ]
 
 

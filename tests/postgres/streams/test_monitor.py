@@ -28,7 +28,7 @@ from sluicegate.postgres.streams.stats import Backlog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate.postgres import LogStats
+    from sluicegate.postgres.streams.stats import LogStats
 
 
 class HandClock(LoopClock):

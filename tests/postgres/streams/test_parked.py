@@ -13,8 +13,8 @@ import pytest
 from tests.postgres.streams.log_help import Log, installed, role
 from tests.postgres.streams.served_help import consumed, served, stored_offsets
 
-from sluicegate import ConfigError, RetryPolicy
-from sluicegate.consumer import Consumer, ConsumerObserver, ParkedRecord, Poison
+from sluicegate import ConfigError, Consumer, RetryPolicy
+from sluicegate.consumer import ConsumerObserver, ParkedRecord, Poison
 from sluicegate.postgres import PostgresParkStore, install_streams
 from sluicegate.postgres.streams.selection import slot_of
 from sluicegate.testing.conformance import ParkStoreConformance
@@ -23,8 +23,9 @@ from sluicegate.testing.conformance.source.subject import News
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sluicegate import Message
     from sluicegate.batcher import LoopClock
-    from sluicegate.consumer import Message, ParkStore, TopicPartition
+    from sluicegate.consumer import ParkStore, TopicPartition
     from sluicegate.testing import EmbeddedPostgres
 
 RECORD = ParkedRecord(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate.postgres import StoredMessage
+    from sluicegate.postgres.streams.message import StoredMessage
 
 
 async def numbers(messages: AsyncIterable[StoredMessage]) -> list[int]:

@@ -14,14 +14,8 @@ from tests.postgres.streams.served_help import consumed, subscribe
 
 from sluicegate import ConfigError, RefusedError
 from sluicegate.errors import VersionConflict
-from sluicegate.postgres import (
-    Deleted,
-    NewMessage,
-    StreamLog,
-    StreamMonitor,
-    StreamReader,
-    StreamRetention,
-)
+from sluicegate.postgres import NewMessage, StreamLog, StreamMonitor, StreamReader, StreamRetention
+from sluicegate.postgres.streams.retention import Deleted
 from sluicegate.postgres.streams.selection import StreamSelection
 
 if TYPE_CHECKING:

@@ -16,15 +16,9 @@ from tests.postgres.streams.silent_proxy import silent_proxy
 from sluicegate import RowBatch, Timeout, UnavailableError, UnknownOutcomeError, send, stack
 from sluicegate._core.positions import PositionUnit
 from sluicegate._core.runtime.threads import close_within
+from sluicegate._core.subscriptions import SubscriptionStart, slot_lock
 from sluicegate.cli import main
-from sluicegate.consumer import (
-    Move,
-    ParkedRecord,
-    Position,
-    SubscriptionStart,
-    TopicPartition,
-    slot_lock,
-)
+from sluicegate.consumer import Move, ParkedRecord, Position, TopicPartition
 from sluicegate.errors import TransactionLost
 from sluicegate.postgres import (
     PostgresAccess,

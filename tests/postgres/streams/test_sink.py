@@ -28,14 +28,8 @@ from sluicegate import (
     send,
 )
 from sluicegate.errors import KeyStopped, MessageIdConflict, NotPicklableError, VersionConflict
-from sluicegate.postgres import (
-    NO_STREAM,
-    Appended,
-    NewMessage,
-    PostgresAccess,
-    PostgresStreamSink,
-    StreamLog,
-)
+from sluicegate.postgres import NO_STREAM, NewMessage, PostgresAccess, PostgresStreamSink, StreamLog
+from sluicegate.postgres.streams.message import Appended
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log

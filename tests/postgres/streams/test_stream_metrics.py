@@ -13,17 +13,16 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
-from sluicegate.postgres import (
+from sluicegate.postgres import OpenTelemetryStreamObserver, PrometheusStreamObserver
+from sluicegate.postgres.metrics.stream_definitions import STREAM
+from sluicegate.postgres.streams.stats import (
     Backlog,
     HorizonStats,
     LogFigures,
     LogStats,
-    OpenTelemetryStreamObserver,
-    PrometheusStreamObserver,
     SubscriptionStats,
     TableStats,
 )
-from sluicegate.postgres.metrics.stream_definitions import STREAM
 
 Samples: TypeAlias = dict[tuple[str, ...], float]
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.children import child
 
+from sluicegate._core.subscriptions import SLOTS, SubscriptionStart, slot_lock
 from sluicegate.batcher import LoopClock
-from sluicegate.consumer import SLOTS, Move, Position, SubscriptionStart, slot_lock
+from sluicegate.consumer import Move, Position
 from sluicegate.files import SQLiteSubscriptions
 from sluicegate.postgres import PostgresSubscriptions
 

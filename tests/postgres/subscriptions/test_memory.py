@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluicegate import ConfigError
-from sluicegate.consumer import (
-    SLOTS,
-    MemorySubscriptions,
-    Move,
-    Position,
-    SubscriptionStart,
-    locked_slot,
-    slot_lock,
-)
+from sluicegate._core.subscriptions import SLOTS, SubscriptionStart, locked_slot, slot_lock
+from sluicegate.consumer import MemorySubscriptions, Move, Position
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

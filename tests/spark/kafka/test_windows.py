@@ -27,7 +27,8 @@ from tests.spark.sql import query
 
 from sluicegate.errors import MissingJars
 from sluicegate.spark import connector_jars
-from sluicegate.testing import EmbeddedUnavailable, embedded_kafka, skip_or_fail
+from sluicegate.testing import EmbeddedUnavailable, embedded_kafka
+from sluicegate.testing.servers.require import skip_or_fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

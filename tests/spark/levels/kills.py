@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
     from sluicegate._core.positions import PositionUnit
     from sluicegate._core.staging import Epoch, OpenStage
-    from sluicegate.sinks import Committed, Transaction, Unit
+    from sluicegate._core.transaction import Committed
+    from sluicegate.sinks import Transaction, Unit
     from sluicegate.testing import EmbeddedPostgres
 
 Row = tuple[int, int, int]

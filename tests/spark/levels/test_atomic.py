@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sluicegate._core.staging import Stage
-    from sluicegate.sinks import Committed, Counts
+    from sluicegate._core.transaction import Committed
+    from sluicegate.sinks import Counts
 
 STAGES = (
     "SELECT count(*) FROM pg_class WHERE relkind = 'r' AND relname LIKE 'sluicegate\\_%' "

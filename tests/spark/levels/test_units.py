@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from sluicegate import Sink
     from sluicegate.sinks import Transaction, Unit
-    from sluicegate.spark import UnitReport
+    from sluicegate.spark.report import UnitReport
 
 CUTS = Cuts(chunk_rows=10, chunk_bytes=1 << 20, window=4, key=("key",))
 UNITS = Units(application="job", version=7, buckets=4, key=("key",), in_transactions=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sluicegate.spark.pipeline import Pipeline, PipelineError
+from sluicegate.spark import Pipeline, PipelineError
 
 if TYPE_CHECKING:
     from pathlib import Path

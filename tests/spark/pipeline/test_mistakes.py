@@ -11,17 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sluicegate.sinks import MemorySink
-from sluicegate.spark.pipeline import (
-    Destination,
-    Layer,
-    Pipeline,
-    PipelineError,
-    Source,
-    Step,
-    Stream,
-    Watermark,
-    Write,
-)
+from sluicegate.spark import Pipeline, PipelineError
+from sluicegate.spark.pipeline import Destination, Layer, Source, Step, Stream, Watermark, Write
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

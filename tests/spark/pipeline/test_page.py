@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
+from sluicegate.spark import Pipeline
 from sluicegate.spark.pipeline import (
     Destination,
-    Pipeline,
     Source,
     SparkSettings,
     Step,

@@ -9,9 +9,9 @@ Indices are those of the sealed batch. Outside a batcher there are neither books
 3. A fork gives items one or several branches. An item is settled when every required branch has
    settled it; its verdict is the worst of its branches'.
 4. A closed delivery has given every item its verdict; it counts later settles and books none.
-5. In a transaction, outcomes are final at its commit. Until then the items count as settled, so that
-   no write inside sends them twice, and nothing is booked. A rollback makes them unsettled again: a
-   batch may be sent once more.
+5. In a transaction, outcomes are final at its commit. Until then the items count as settled, so
+   that no write inside sends them twice, and nothing is booked. A rollback makes them unsettled
+   again: a batch may be sent once more.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     SinkReference = Callable[[], object]
     """Returns a sink, or `None` if it is gone: a batch must not hold a sink that may hold it."""
 
+GRACE = 0.1
+"""Seconds from a write's cancellation to the verdicts of its items if it does not end."""
+
 
 class HoldingSink:
     """Base of the sinks that hold the outcomes of their batches: transactions."""
@@ -65,7 +68,7 @@ class HeldOutcomes(PassesReports["Books"]):
         """The sinks that had settled items of the delivery before."""
         self._outcomes: list[tuple[Sequence[int], Outcome, Details]] = []
 
-    def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
+    def book_outcome(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
         self._outcomes.append((indices, outcome, details))
 
     @property
@@ -76,7 +79,7 @@ class HeldOutcomes(PassesReports["Books"]):
         """Book the held outcomes."""
         if self.books is not None:
             for indices, outcome, details in self._outcomes:
-                self.books.settled(indices, outcome, details)
+                self.books.book_outcome(indices, outcome, details)
 
     def reopen(self, states: ItemStates, *, doubtful: bool) -> None:
         """Make the items unsettled."""
@@ -139,10 +142,6 @@ class HoldsOutcomes(PassesReports["Books"]):
 def _strong_reference(sink: object) -> SinkReference:
     """For a sink whose class does not support weak references."""
     return lambda: sink
-
-
-GRACE = 0.1
-"""Seconds from a write's cancellation to the verdicts of its items if it does not end."""
 
 
 class Delivery(HoldsOutcomes):
@@ -335,13 +334,13 @@ class Delivery(HoldsOutcomes):
             return
         settled = self.states.settle(indices, outcome)
         if settled and self.books is not None:
-            self.books.settled(settled, outcome, details)
+            self.books.book_outcome(settled, outcome, details)
 
     def finish(self, indices: Sequence[int], outcome: Outcome, details: Details = None) -> None:
         """Book a final outcome for the unsettled ones of these items."""
         settled = self.states.settle(indices, outcome)
         if settled and self.books is not None:
-            self.books.settled(settled, outcome, details)
+            self.books.book_outcome(settled, outcome, details)
 
     def put_back(self, indices: Sequence[int]) -> None:
         """Release items that return to the open batch; book nothing."""

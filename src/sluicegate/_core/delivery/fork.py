@@ -138,7 +138,7 @@ class BranchBooks(PassesReports["Delivery"]):
         super().__init__(parent)
         self._settled_by = settled_by
 
-    def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
+    def book_outcome(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
         if self._settled_by is not None:
             self._settled_by(indices, outcome, details)
 

@@ -1,5 +1,5 @@
-"""The interfaces of a delivery: the host's books, backoffs and slots, the branches of a fork; and the
-condition of a destination, which decorators report through them to logs, metrics and `stats()`.
+"""The interfaces of a delivery: the host's books, backoffs and slots, the branches of a fork; and
+the condition of a destination, which decorators report through them to logs, metrics and `stats()`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Reports(Protocol):
 class Books(Reports, Protocol):
     """Receives outcomes, and reports about the destination."""
 
-    def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None: ...
+    def book_outcome(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None: ...
 
 
 ReportsT = TypeVar("ReportsT", bound=Reports)

@@ -28,6 +28,9 @@ _OUTCOMES = {outcome: SETTLED + place for place, outcome in enumerate(Outcome)}
 
 _NO_ITEMS = frozenset[int]()  # shared, to make the construction of a delivery cheaper
 
+_FORKED = {Outcome.UNSENT: WAITING, Outcome.REJECTED: FAILED, Outcome.UNKNOWN: CUT}
+"""The state in which a fork leaves an unsettled item, by the verdict of its branches."""
+
 
 class Rule(NamedTuple):
     """One state: the verdict of an item in it, and the states from which it can be entered."""
@@ -52,8 +55,6 @@ _NEXT = {
 }
 """For each state to enter, the next state by current state, as a table for `translate`."""
 _ONE = {code: bytes((code,)) for code in TABLE}
-_FORKED = {Outcome.UNSENT: WAITING, Outcome.REJECTED: FAILED, Outcome.UNKNOWN: CUT}
-"""The state in which a fork leaves an unsettled item, by the verdict of its branches."""
 
 
 class ItemStates:

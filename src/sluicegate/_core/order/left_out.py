@@ -5,9 +5,9 @@ A batch whose order matters carries `keys`. No item is applied after a failed it
 1. A sink that writes a batch without the refused items also omits the items behind them, and may
    declare itself `key_prefix_safe`. The omitted items were not applied and are not the cause: their
    error is `KeyStopped`.
-2. Such a sink may get several items of a key in one write (`Delivery.keeps_prefix`; not on branches,
-   which are never prefix-safe). If one of them fails, the later ones of its key were not applied,
-   regardless of their errors.
+2. Such a sink may get several items of a key in one write (`Delivery.keeps_prefix`; not on
+   branches, which are never prefix-safe). If one of them fails, the later ones of its key were not
+   applied, regardless of their errors.
 3. Retries of an item include the items behind it; attempts are counted for the first item only.
 4. When its retries end, the items behind it also leave. They are not dead-lettered: they return to
    their origin, to be sent later. One that an earlier attempt may have applied ends as unknown.
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ..batch import Batch
+
+WITHDRAWN = "its source has withdrawn it"
 
 
 def leaders(batch: Batch[Any], errors: Mapping[int, BaseException]) -> dict[int, int]:
@@ -103,9 +105,6 @@ def stopped_behind_error(first: BaseException) -> KeyStopped:
         return first
     message = f"an earlier item of its key failed: {type(first).__name__}: {text_of(first)}"
     return caused(KeyStopped(message), first)
-
-
-WITHDRAWN = "its source has withdrawn it"
 
 
 def withdrawn_among(batch: Batch[Any], *, wholly: bool = False) -> dict[int, BaseException]:

@@ -2,9 +2,9 @@
 
 A loop that retries after every error would then never end, and a program would ignore its signal.
 
-A task group may also cancel its own task and never undo that. In older Python versions (before python/cpython#116720), a `TaskGroup` whose child fails while it
-waits for its children cancels its own task and leaves `task.cancelling()` above 0: the task looks
-cancelled forever.
+A task group may also cancel its own task and never undo that. In older Python versions (before
+python/cpython#116720), a `TaskGroup` whose child fails while it waits for its children cancels its
+own task and leaves `task.cancelling()` above 0: the task looks cancelled forever.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
+_EXIT = asyncio.TaskGroup.__aexit__.__code__
+"""The frame in which a task group waits for its children."""
 
 
 def is_cut() -> bool:
@@ -46,9 +49,6 @@ def noticing_cuts() -> Generator[None]:
         raise
     if task is not None and task.cancelling() > before:
         raise asyncio.CancelledError
-
-
-_EXIT = asyncio.TaskGroup.__aexit__.__code__
 
 
 def _takes_back_too_early() -> bool:

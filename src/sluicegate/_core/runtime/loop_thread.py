@@ -4,10 +4,11 @@ A signal may interrupt a thread at any moment while it waits for the loop, and m
 loop. So the two share only raw locks: an interrupt could leave the locks inside a `Future`, `Event`
 or `Condition` held forever, and block the loop.
 
-Objects with such a thread are ended before the interpreter stops threads. `atexit` hooks run too late: by then `concurrent.futures` accepts no more work, so a sink that is a
-plain function could not write. The exit hooks of `threading` run earlier, in reverse order of
-registration. `concurrent.futures` registers its hook when its thread pool is imported; this module
-imports it first, so our hook runs before.
+Objects with such a thread are ended before the interpreter stops threads. `atexit` hooks run too
+late: by then `concurrent.futures` accepts no more work, so a sink that is a plain function could
+not write. The exit hooks of `threading` run earlier, in reverse order of registration.
+`concurrent.futures` registers its hook when its thread pool is imported; this module imports it
+first, so our hook runs before.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
+
+INTERRUPTS = 1000
+"""Swallowed interrupts per object; each ends its shutdown immediately."""
 
 
 async def _nothing() -> None: ...
@@ -263,8 +267,6 @@ class LoopThread:
 
 
 logger = logging.getLogger("sluicegate.batcher")
-
-INTERRUPTS = 1000  # swallowed interrupts per object; each ends its shutdown immediately
 
 
 class EndsAtExit(Protocol):

@@ -1,9 +1,10 @@
 """The event loop that runs in this thread, and its end by `SystemExit` or `KeyboardInterrupt`.
 
 If a callback of the program raises one of these, the current step is finished first, so that counts
-stay correct and a shutdown still works. Then the event loop raises the exception, as if from a task,
-and `asyncio.run` ends with it. Only the first exit on a loop is raised: a second one would interrupt
-`asyncio.run` while it cancels the other tasks, and so the shutdown that the first one has begun.
+stay correct and a shutdown still works. Then the event loop raises the exception, as if from a
+task, and `asyncio.run` ends with it. Only the first exit on a loop is raised: a second one would
+interrupt `asyncio.run` while it cancels the other tasks, and so the shutdown that the first one has
+begun.
 """
 
 from __future__ import annotations

@@ -38,6 +38,11 @@ R = TypeVar("R")
 
 logger = logging.getLogger("sluicegate.run")
 
+FAILURES = (Outcome.REJECTED, Outcome.UNSENT, Outcome.UNKNOWN)
+"""Outcomes that may be judged as failures of a run."""
+MOST_REPORTS = 20
+"""Maximum number of kept reports of each kind; the first ones."""
+
 
 def run(
     main: Coroutine[Any, Any, R],
@@ -62,9 +67,9 @@ def run(
       names outcomes that are expected, as in `accept=("rejected",)`.
 
     A consumer, a pipe and a flow are judged by the `complete` of their own report, not by the tally
-    of a batcher that they feed. A batcher that was not shut down is not judged. Raises `ConfigError`
-    for anything other than a coroutine, for other names in `accept`, and in a thread with a running
-    event loop.
+    of a batcher that they feed. A batcher that was not shut down is not judged. Raises
+    `ConfigError` for anything other than a coroutine, for other names in `accept`, and in a thread
+    with a running event loop.
     """
     if not asyncio.iscoroutine(main):
         rule = "must be a coroutine: call the async function, as in run(main())"
@@ -169,16 +174,13 @@ async def _cancel_rest(patience: float) -> None:
         logger.error("%r ignores its cancellation and is left behind", task)
 
 
-FAILURES = (Outcome.REJECTED, Outcome.UNSENT, Outcome.UNKNOWN)
-MOST_REPORTS = 20
-"""Maximum number of kept reports of each kind; the first ones."""
-
-
 class EndReport(Protocol):
-    """The report of a consumer, or of a batcher."""
+    """The report of the end of a consumer or of a batcher, which `run` judges."""
 
     @property
-    def complete(self) -> bool: ...
+    def complete(self) -> bool:
+        """Whether everything that was accepted has ended."""
+        ...
 
 
 class BatcherReport(EndReport, Protocol):

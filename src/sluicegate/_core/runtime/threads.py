@@ -1,8 +1,9 @@
 """Work that completes despite cancellation, in a thread or in its own task; threads that may be
 abandoned; and the time by which a stopped consumer has to be closed.
 
-Each clean-up that talks to a server has its own limit, such as `close_timeout`. All of them together
-end with the drain, plus one second. Tasks that are created in the context see the limit too.
+Each clean-up that talks to a server has its own limit, such as `close_timeout`. All of them
+together end with the drain, plus one second. Tasks that are created in the context see the limit
+too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+GRACE = 1.0
+"""Seconds for closing after the end of a drain."""
+MARGIN = 0.2
+"""The last part of these seconds, for cutting off what has not ended by itself."""
 
 
 async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -109,12 +115,6 @@ class AbandonableThreads(Executor):
         self._is_over = True
         for _ in range(self._started):
             self._calls.put(None)
-
-
-GRACE = 1.0
-"""Seconds for closing after the end of a drain."""
-MARGIN = 0.2
-"""The last part of these seconds, for cutting off what has not ended by itself."""
 
 
 class Closing:

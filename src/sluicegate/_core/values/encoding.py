@@ -52,6 +52,19 @@ from ..text import text_of
 
 Form = Callable[[Any], object]
 
+_ADDRESSES = (
+    IPv4Address,
+    IPv4Interface,
+    IPv4Network,
+    IPv6Address,
+    IPv6Interface,
+    IPv6Network,
+)
+
+_MARK = os.urandom(16).hex()
+"""A text that no item contains."""
+_BETWEEN = f',"{_MARK}",'
+
 
 class MakesForm(ABC):
     """A value that provides its own JSON form."""
@@ -126,14 +139,6 @@ def _duration(value: timedelta) -> str:
     return f"{sign}P{whole.days}DT{whole.seconds}{fraction}S"
 
 
-_ADDRESSES = (
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-)
 _FORMS: tuple[tuple[type | tuple[type, ...], Form], ...] = (
     (MakesForm, lambda value: value.as_json()),
     (Enum, lambda value: value.value),
@@ -166,11 +171,6 @@ def to_json(item: object) -> bytes:
     Raises `TypeError` or `ValueError` for a value without a JSON form, such as NaN.
     """
     return _JSON.encode(item).encode()
-
-
-_MARK = os.urandom(16).hex()
-"""A text that no item contains."""
-_BETWEEN = f',"{_MARK}",'
 
 
 def json_texts(items: Sequence[object]) -> list[str]:

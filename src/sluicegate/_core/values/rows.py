@@ -1,13 +1,13 @@
 """Rows created from items, the table that they go to, and conflicts of their keys.
 
 An item that cannot become a row fails alone. Tuples and lists of the right length are already rows:
-a batch of only these costs one pass in C and no copy. A batch of dictionaries also costs one pass in
-C.
+a batch of only these costs one pass in C and no copy. A batch of dictionaries also costs one pass
+in C.
 
 If the key of an item is taken after an attempt with an unknown outcome:
 
-1. The first item of a key with the contents of the stored row is a duplicate: an earlier attempt has
-   stored it, or another writer has stored the same.
+1. The first item of a key with the contents of the stored row is a duplicate: an earlier attempt
+   has stored it, or another writer has stored the same.
 2. Any other item is refused for good if an earlier item of the batch with its key is stored, or may
    be: no attempt can have stored both.
 3. Otherwise the outcome stays unknown: another writer may hold the key, or a trigger or a later
@@ -40,6 +40,13 @@ GivenRows: TypeAlias = tuple[Sequence[int], Sequence[Row], dict[int, Exception]]
 """The indices that have a row, their rows, and an error for each other index."""
 _PLAIN = frozenset({tuple, list})
 _DICT = frozenset({dict})
+
+MODES = ("error", "ignore", "update")
+
+NULL_KEY = (
+    "an earlier attempt may have stored this row, and its key contains NULL, so that it cannot be "
+    "looked up"
+)
 
 
 class RowMaker:
@@ -126,9 +133,6 @@ class RowMaker:
         return PermanentError(f"the item cannot become a row: {fault}")
 
 
-MODES = ("error", "ignore", "update")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTarget:
     """A table, its columns, and the treatment of conflicts. Raises `ConfigError`."""
@@ -203,12 +207,6 @@ def check_name(name: str, value: object) -> None:
     """Check one name. Raises `ConfigError`."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise bad(name, value, "must be a name: text that is not empty, without NUL")
-
-
-NULL_KEY = (
-    "an earlier attempt may have stored this row, and its key contains NULL, so that it cannot be "
-    "looked up"
-)
 
 
 class KeyConflicts:

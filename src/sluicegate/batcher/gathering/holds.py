@@ -30,6 +30,11 @@ OnKeyFailure = Literal["skip", "park", "pause", "fail"]
 POLICIES: tuple[OnKeyFailure, ...] = ("skip", "park", "pause", "fail")
 MOST_PARKED = 1000
 
+T = TypeVar("T")
+
+LEFT: Hashable = object()
+"""Represents the key of an item that has left its batch."""
+
 
 class Parking:
     """The policy, and the held lanes that exceed its limit."""
@@ -74,12 +79,6 @@ class Parking:
     def spills(self) -> bool:
         """Whether there may be a lane that must spill."""
         return bool(self._over)
-
-
-T = TypeVar("T")
-
-LEFT: Hashable = object()
-"""Represents the key of an item that has left its batch."""
 
 
 class KeyHolds(Generic[T]):

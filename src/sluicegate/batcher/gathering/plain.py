@@ -80,7 +80,8 @@ class PlainGatherer(Generic[T]):
 
     @property
     def spare(self) -> int:
-        filled = len(self._pack.items)  # the first item needs the time
+        """Number of items that the fast path may append; 0 for the first, which needs the time."""
+        filled = len(self._pack.items)
         return self._shape.max_items - 1 - filled if filled else 0
 
     def due_at(self) -> float | None:

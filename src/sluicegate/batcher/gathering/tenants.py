@@ -104,10 +104,11 @@ class TenantGatherer(Generic[T]):
 
     @property
     def spare(self) -> int:
-        """No limit: the fast path looks up each item's tenant, whose own window has a limit.
+        """Number of items that the fast path may append without further effect.
 
-        Measured items take the slow path: their bytes count for the tenant and for the whole
-        ledger.
+        Unlimited without measured items: the fast path looks up each item's tenant, whose own
+        window has a limit. 0 with measured items, which take the slow path: their bytes count for
+        the tenant and for the whole ledger.
         """
         return 0 if self._shape.sized else sys.maxsize
 

@@ -7,9 +7,10 @@
 
 M. Shreedhar, G. Varghese: Efficient Fair Queuing Using Deficit Round Robin, SIGCOMM 1995.
 
-An agenda is a priority queue for times that change often: a heap whose entries may be stale. The recorded time of an entry is never later than its actual
-time, which is read when the entry reaches the front. So a time that becomes later costs nothing
-until then, and a time that becomes earlier is recorded again.
+An agenda is a priority queue for times that change often: a heap whose entries may be stale. The
+recorded time of an entry is never later than its actual time, which is read when the entry reaches
+the front. So a time that becomes later costs nothing until then, and a time that becomes earlier is
+recorded again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 
 M = TypeVar("M", bound="Hashable")
+
+E = TypeVar("E", bound="Hashable")
+
+_SMALL = 64
+"""Number of stale entries that are tolerated before the heap is rebuilt."""
 
 
 class Turns(Generic[M]):
@@ -81,12 +87,6 @@ class Turns(Generic[M]):
         """Remove a member with its credit and debt."""
         self._ring.pop(member, None)
         self._credit.pop(member, None)
-
-
-E = TypeVar("E", bound="Hashable")
-
-_SMALL = 64
-"""Number of stale entries that are tolerated before the heap is rebuilt."""
 
 
 class Agenda(Generic[E]):

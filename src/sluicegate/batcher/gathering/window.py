@@ -24,6 +24,8 @@ YIELD_EVERY = 128
 SLOW_PATH_WEIGHT = 8
 """Weight of an item added on the slow path, which takes at least this many times as long."""
 
+T = TypeVar("T")
+
 
 class Known(NamedTuple):
     """Values that the fast path has looked up for an item: columns of one row, or empty."""
@@ -160,9 +162,6 @@ class AddWindow:
             filled = len(self.items)
             self._unyielded = self._base - filled
             self.limit = min(self.try_limit, filled + YIELD_EVERY)
-
-
-T = TypeVar("T")
 
 
 class Scale(Generic[T]):

@@ -1,5 +1,6 @@
 """`sluicegate dlq`: inspect, replay and purge dead letters.
 
+`commands` are run with the `arguments` and print by `output`; `replay` sends letters to a `target`.
 The stores of dead letters are those of the technologies, by name.
 """
 

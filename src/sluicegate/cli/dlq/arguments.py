@@ -190,7 +190,12 @@ def selection_of(options: argparse.Namespace) -> Selection:
 
 
 def store_of(name: str, table: str, schema: str | None) -> Store:
-    """Return the store. Raises `StoreError` for other names, `ConfigError` for a bad table."""
+    """Return the store of dead letters with this name, not opened.
+
+    A URL of objects is an `ObjectStore`, a PostgreSQL DSN a `PostgresStore` with this table and
+    schema, and anything else the path of a `FileStore`. Raises `StoreError` for a URL of another
+    scheme, and `ConfigError` for a bad table.
+    """
     if is_url_of_objects(name):
         return ObjectStore(name)
     if not is_dsn(name):

@@ -255,7 +255,13 @@ class _Found:
 
 
 async def init(options: argparse.Namespace) -> int:
-    """Prepare the store and report the changes; return the exit code. Raises `StoreError`."""
+    """Create or extend the table of a PostgreSQL store, and report the changes.
+
+    Other stores need no preparation, which is reported instead. With `--dry-run` the statements are
+    printed on standard output and not run. Running it again changes nothing. Returns the exit code.
+    Raises `StoreError` if the name is no store or the server refuses, and `ConfigError` for a bad
+    table.
+    """
     if is_url_of_objects(options.store):
         say(f"{options.store}: nothing to do, ObjectSink needs no preparation")
         return OK

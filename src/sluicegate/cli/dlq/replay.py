@@ -1,9 +1,9 @@
 """Replay of dead letters, batch by batch.
 
-1. Each batch is recorded in the store before it is sent, and its outcomes afterwards. So if a replay
-   is interrupted at any moment (Ctrl-C, kill, a power cut), the next one continues where it stopped,
-   and knows which letters may have been delivered: a sink with unique keys then reports them as
-   duplicates instead of writing them twice.
+1. Each batch is recorded in the store before it is sent, and its outcomes afterwards. So if a
+   replay is interrupted at any moment (Ctrl-C, kill, a power cut), the next one continues where it
+   stopped, and knows which letters may have been delivered: a sink with unique keys then reports
+   them as duplicates instead of writing them twice.
 2. An interrupted batch is built again from the same letters under the same id, so it has the same
    write key.
 3. Letters of one batch have the same batcher, tenant and history. They are sent in their original

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ...batcher import Limits
+    from ...batcher.limits import Limits
     from .worksheet import Measured, Needs
 
 FORMAT = 1

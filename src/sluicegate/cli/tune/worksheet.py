@@ -16,7 +16,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...batcher import Limits
+from ...batcher.limits import Limits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -48,6 +48,8 @@ REMEMBERED = 32
 """Number of callbacks whose check is cached; usually there are only a few."""
 Ends: TypeAlias = "list[tuple[ConsumerObserver, Callable[[HandlerEnd], None]]]"
 
+_REFUSALS = (Nak, ToDeadLetter, Terminate, Manual, Incomplete, BaseException)
+
 
 class OfOneMessage:
     """A handler object that takes single messages only, and therefore cannot handle batches."""
@@ -151,9 +153,6 @@ def _as_callback(function: Any) -> Callable[..., Awaitable[object]]:
 
 
 _remembered = lru_cache(REMEMBERED)(_as_callback)
-
-
-_REFUSALS = (Nak, ToDeadLetter, Terminate, Manual, Incomplete, BaseException)
 
 
 def check_returned_nothing(returned: object, what: str, rule: str) -> None:

@@ -16,6 +16,9 @@ from ..._core.errors import PermanentError, TimedOutError
 if TYPE_CHECKING:
     from datetime import timedelta
 
+_NO_EXCEPTION = "exceptions must derive from BaseException"
+"""Python's message for `raise` with any other object, such as a result."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ack:
@@ -134,10 +137,6 @@ def no_result(returned: object) -> ResultTypeError:
     told = f"the class {returned.__name__}" if isinstance(returned, type) else f"a {kind}"
     rule = "return None, Ack(), Nak(), ToDeadLetter(), Terminate() or Manual()"
     return ResultTypeError(f"a handler returned {told}; {rule}")
-
-
-_NO_EXCEPTION = "exceptions must derive from BaseException"
-"""Python's message for `raise` with any other object, such as a result."""
 
 
 def of_raised(error: BaseException) -> BaseException:

@@ -134,9 +134,9 @@ async def before(steps: Sequence[Step], message: Message) -> object:
 async def sift(steps: Sequence[Step], messages: Sequence[Message]) -> Sifted:
     """Run the steps of each message of a batch, one message after another.
 
-    A message whose record could not be decoded has no steps.
-    An exception of a step fails only its message. Later messages of the same key are left out, and
-    are handled after it. Cancellation is raised.
+    A message whose record could not be decoded has no steps. An exception of a step fails only its
+    message. Later messages of the same key are left out, and are handled after it. Cancellation is
+    raised.
     """
     sifted = Sifted([], {})
     failed: set[LaneId] = set()

@@ -150,7 +150,7 @@ class Forwards(Protocol):
     """Work that does not end in the worker that began it, but elsewhere."""
 
     @property
-    def trouble(self) -> str | None:
+    def outage(self) -> str | None:
         """Why forwarded work cannot end now, for operators; `None` if it can."""
         ...
 
@@ -225,9 +225,9 @@ class Workers:
         return self._work is None or self._work.is_stuck
 
     @property
-    def trouble(self) -> str | None:
+    def outage(self) -> str | None:
         """Why forwarded work cannot end now; `None` if it can, or if there is none."""
-        return None if self._forwards is None else self._forwards.trouble
+        return None if self._forwards is None else self._forwards.outage
 
     def withdraw(self, claims: Collection[Claim]) -> None:
         """Take back forwarded work of these claims that has not begun."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ..._core.outcome import Outcome
     from ..._core.source import TopicPartition
     from ..lanes.message import Message
-    from .state import StateStore
+    from .state import StateStore, Stores
 
 
 Finalise: TypeAlias = "Callable[[EventContext], Awaitable[object]]"
@@ -38,16 +38,17 @@ Finalise: TypeAlias = "Callable[[EventContext], Awaitable[object]]"
 class Completes(Protocol):
     """Interface that completes the events of a consumer."""
 
+    @property
+    def stores(self) -> Stores:
+        """The open stores."""
+        ...
+
     def job_complete(self, context: EventContext, finalise: Finalise) -> bool:
         """See `EventContext.job_complete`."""
         ...
 
     def forward(self, context: EventContext, item: object) -> None:
         """See `EventContext.forward`."""
-
-    def store_of(self, partition: TopicPartition) -> StateStore:
-        """Return the store of a partition."""
-        ...
 
 
 class EventContext:
@@ -75,7 +76,7 @@ class EventContext:
     @property
     def store(self) -> StateStore:
         """The state of the partition. Raises `ConfigError` for a consumer without state."""
-        return self._events.store_of(self.partition)
+        return self._events.stores.of(self.partition)
 
     @property
     def value(self) -> Any:
@@ -131,7 +132,7 @@ class EventTurn:
         """Begin the turn of a finaliser."""
         self._is_on, self._scheduled = True, None
         if self.forwarded is not None:
-            self.forwarded.begin()
+            self.forwarded.noted.clear()
 
     def end(self) -> Pending | None:
         """End the turn; return the job that it has scheduled."""
@@ -148,7 +149,7 @@ class EventTurn:
         """Submit an item at the end of this turn."""
         if self.forwarded is None:
             self.forwarded = ForwardedItems()
-        self.forwarded.add(item)
+        self.forwarded.noted.append(item)
 
     def schedule(self, job: Pending) -> None:
         """Require this turn to return this job.
@@ -187,7 +188,7 @@ class Pending(Incomplete):
     @property
     def what(self) -> str:
         """A description, for errors."""
-        raise NotImplementedError
+        return str(self)
 
     def __str__(self) -> str:
         """Return its place, for operators."""
@@ -254,19 +255,11 @@ class ForwardedItems:
         """Refused items, for the next try of the event."""
         self._watch: asyncio.Task[None] | None = None
 
-    def add(self, item: Any) -> None:
-        """Add an item."""
-        self.noted.append(item)
-
-    def begin(self) -> None:
-        """Begin a turn."""
-        self.noted = []
-
     async def submit(self, batcher: TakesForwarded) -> None:
         """Submit the items of the turn."""
         for item in self.noted:
             self.sent.append((item, await batcher.submit(item)))
-        self.noted = []
+        self.noted.clear()
 
     def arrived(self) -> bool:
         """Remove the items that have arrived; return whether none remains."""
@@ -351,11 +344,6 @@ class Arriving(Pending):
     def withdraw(self) -> None:
         """Stop waiting."""
         self.items.watch(None)
-
-    @property
-    def what(self) -> str:
-        """A description, for errors."""
-        return str(self)
 
     def __str__(self) -> str:
         return f"{len(self.items.sent)} forwarded items in flight"

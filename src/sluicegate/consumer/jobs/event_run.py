@@ -38,7 +38,7 @@ from .item_batcher import BatchRun
 from .state import Stores
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from ..._core.source import TopicPartition
     from ..engine import Engine
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sluicegate.consumer")
 LOOK_EVERY = 1.0
+"""Seconds between two looks at held lanes and lost positions."""
 LOST_MOST = 10.0
 """Seconds: longer than a live group member takes to learn of a rebalance."""
 _REPLACED = (
@@ -74,7 +75,7 @@ class EventOptions:
 
 
 class EventRun:
-    """A run of events, with its interjections."""
+    """A run of events, with its background tasks."""
 
     def __init__(
         self,
@@ -86,20 +87,22 @@ class EventRun:
         self._engine = engine
         self._options = options
         self._stores = Stores(options.state)
-        self._events = Events(engine, handler, steps, options.jobs, self._stores)
-        if options.forward_to is not None:
-            self._events.with_forwarding(Forwarding(options.forward_to, engine.end))
+        batcher = options.forward_to
+        forwarding = None if batcher is None else Forwarding(batcher, engine.end)
+        jobs, stores = options.jobs, self._stores
+        self._events = Events(engine, handler, steps, jobs, stores, forwarding=forwarding)
         self.interjecting = Interjecting(engine, self._events, options.interjections)
-        self._keeping = StateKeeping(engine, self._events) if self._stores.are_positioned else None
+        self._backoff = RetryPolicy().backoff
+        self._reading: dict[Claim, asyncio.Task[None]] = {}
 
     async def run(self) -> DrainReport:
         """Run until the consumer drains. Raises the same errors as `Consumer.run`."""
         runs = self._begin()
         self._events.begin([each for each in runs if isinstance(each, BatchRun)])
         work = [self.interjecting.keep()]
-        if self._keeping is not None:
-            self._keeping.begin()
-            work += self._keeping.tasks()
+        if self._stores.are_positioned:
+            self._engine.claims.read_first()
+            work += [self._read_states(), self._relieve(), self._replace_lost()]
         tasks = [asyncio.get_running_loop().create_task(each) for each in work]
         for task in tasks:
             task.add_done_callback(self._ended)
@@ -127,6 +130,69 @@ class EventRun:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._events.failed(error)
+
+    # -- state stored with the position ------------------------------------------------------------
+
+    async def _read_states(self) -> None:
+        claims, changed = self._engine.claims, self._engine.assignment
+        try:
+            while True:
+                for claim in claims.unread():
+                    if claim not in self._reading:
+                        task = asyncio.get_running_loop().create_task(self._read_state(claim))
+                        self._reading[claim] = task
+                        task.add_done_callback(self._ended)
+                await wait_until(self._engine.clock, math.inf, changed)
+        finally:
+            for task in self._reading.values():
+                task.cancel()
+
+    async def _read_state(self, claim: Claim) -> None:
+        prepare = partial(self._stores.prepare, claim)
+        what = f"reading the state of {claim.partition}"
+        try:
+            if await insist(self._engine, self._backoff, prepare, what, claim):
+                self._engine.claims.read(claim)
+        finally:
+            self._reading.pop(claim, None)
+
+    async def _relieve(self) -> None:
+        engine, crowded = self._engine, self._events.crowded
+        while True:
+            while not crowded:
+                await wait_until(engine.clock, math.inf, crowded.began)
+            try:
+                await engine.committer.commit()
+            except Exception as error:
+                end_if_cut(error)
+                args = engine.name, for_log(error), LOOK_EVERY
+                log_safely(logger, logging.WARNING, _FAILED, *args)
+                await engine.clock.sleep(LOOK_EVERY)
+            for message in crowded.take_free():
+                self._events.continue_stored(message)
+            if crowded:
+                until = engine.clock.now() + LOOK_EVERY
+                await wait_until(engine.clock, until, engine.settled, engine.assignment)
+
+    async def _replace_lost(self) -> None:
+        lost_at: dict[Claim, float] = {}
+        while True:
+            await self._engine.clock.sleep(LOOK_EVERY)
+            now, lost = self._engine.clock.now(), self._stores.losses()
+            lost_at = {claim: lost_at.get(claim, now) for claim in lost}
+            for claim, since in lost_at.items():
+                if now - since >= LOST_MOST:
+                    lost_at[claim] = now
+                    self._replace(claim, lost[claim])
+
+    def _replace(self, claim: Claim, error: Exception) -> None:
+        source, name = self._engine.source, self._engine.name
+        if isinstance(source, ReplacesClaims):
+            log_safely(logger, logging.WARNING, _REPLACED, name, claim.partition, for_log(error))
+            source.replace(claim)
+            return
+        text = f"{claim.partition} is still assigned here, but its position is lost"
+        self._engine.end(caused(PositionLost(f"{text} ({error})"), error))
 
 
 class Interjecting:
@@ -207,96 +273,3 @@ class Interjecting:
                 rule = "it would wait for the end of this turn; do its work here, or call it from a task"
                 raise ConfigError(f"interject() was called in the turn of {message!r}: {rule}")
         await asyncio.gather(*[self._put(claim, call) for claim in claims])
-
-
-class StateKeeping:
-    """The background tasks of a run whose state is stored with the position."""
-
-    def __init__(self, engine: Engine, events: Events) -> None:
-        self._engine = engine
-        self._events = events
-        self._stores = events.stores
-        self._clock = engine.clock
-        self._backoff = RetryPolicy().backoff
-        self._reading: dict[Claim, asyncio.Task[None]] = {}
-        self._lost_at: dict[Claim, float] = {}
-
-    def begin(self) -> None:
-        """Prevent fetching for claims whose state has not been read."""
-        self._engine.claims.read_first()
-
-    def tasks(self) -> list[Coroutine[object, object, None]]:
-        """Return the coroutines to run until cancelled."""
-        return [self._read(), self._relieve(), self._watch()]
-
-    # -- reading -----------------------------------------------------------------------------------
-
-    async def _read(self) -> None:
-        claims, changed = self._engine.claims, self._engine.assignment
-        try:
-            while True:
-                for claim in claims.unread():
-                    if claim not in self._reading:
-                        task = asyncio.get_running_loop().create_task(self._read_of(claim))
-                        self._reading[claim] = task
-                        task.add_done_callback(self._read_ended)
-                await wait_until(self._clock, math.inf, changed)
-        finally:
-            for task in self._reading.values():
-                task.cancel()
-
-    async def _read_of(self, claim: Claim) -> None:
-        prepare, what = (
-            partial(self._stores.prepare, claim),
-            f"reading the state of {claim.partition}",
-        )
-        try:
-            if await insist(self._engine, self._backoff, prepare, what, claim):
-                self._engine.claims.read(claim)
-        finally:
-            self._reading.pop(claim, None)
-
-    def _read_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._engine.end(error)
-
-    # -- too many changes --------------------------------------------------------------------------
-
-    async def _relieve(self) -> None:
-        run, crowded = self._engine, self._events.crowded
-        while True:
-            while not crowded:
-                await wait_until(self._clock, math.inf, crowded.began)
-            try:
-                await self._engine.committer.commit()
-            except Exception as error:
-                end_if_cut(error)
-                name = self._engine.name
-                log_safely(logger, logging.WARNING, _FAILED, name, for_log(error), LOOK_EVERY)
-                await self._clock.sleep(LOOK_EVERY)
-            for message in crowded.take_free():
-                self._events.continue_stored(message)
-            if crowded:
-                until = self._clock.now() + LOOK_EVERY
-                await wait_until(self._clock, until, run.settled, run.assignment)
-
-    # -- lost positions ----------------------------------------------------------------------------
-
-    async def _watch(self) -> None:
-        while True:
-            await self._clock.sleep(LOOK_EVERY)
-            now, lost = self._clock.now(), self._stores.losses()
-            self._lost_at = {claim: self._lost_at.get(claim, now) for claim in lost}
-            for claim, since in self._lost_at.items():
-                if now - since >= LOST_MOST:
-                    self._lost_at[claim] = now
-                    self._replace(claim, lost[claim])
-
-    def _replace(self, claim: Claim, error: Exception) -> None:
-        source, name = self._engine.source, self._engine.name
-        if isinstance(source, ReplacesClaims):
-            log_safely(logger, logging.WARNING, _REPLACED, name, claim.partition, for_log(error))
-            source.replace(claim)
-            return
-        text = f"{claim.partition} is still assigned here, but its position is lost"
-        self._engine.end(caused(PositionLost(f"{text} ({error})"), error))

@@ -29,13 +29,12 @@ from .state import Crowded, in_turn
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 
-    from ..._core.source import TopicPartition
     from ..engine import Engine
     from ..handling.steps import Step
     from ..lanes.message import Message
     from ..progress.claim import Claim
     from .context import Finalise, Forwarding
-    from .state import StateStore, Stores, TurnStore
+    from .state import Stores, TurnStore
 
 
 logger = logging.getLogger("sluicegate.consumer")
@@ -80,6 +79,8 @@ class Events(SingleMessages):
         steps: Sequence[Step],
         jobs: Sequence[KeepsKeys],
         stores: Stores,
+        *,
+        forwarding: Forwarding | None,
     ) -> None:
         turn = self._stored_turn if stores.are_any else self._turn
         call = with_reports(turn, engine)
@@ -93,7 +94,7 @@ class Events(SingleMessages):
         """The reasons to hold each lane: events without room for their jobs, or too many
         changes.
         """
-        self._forwarding: Forwarding | None = None
+        self._forwarding = forwarding
         self.crowded = Crowded()
         self.interjections = InterjectionCount()
         self.failed = engine.end
@@ -172,10 +173,6 @@ class Events(SingleMessages):
 
     # -- forwarded items ---------------------------------------------------------------------------
 
-    def with_forwarding(self, forwarding: Forwarding) -> None:
-        """Use this object to submit forwarded items."""
-        self._forwarding = forwarding
-
     def forward(self, context: EventContext, item: object) -> None:
         """See `EventContext.forward`."""
         if self._forwarding is not None:
@@ -228,10 +225,6 @@ class Events(SingleMessages):
     def reading_progress(self, claim: Claim) -> str:
         """Return the progress of reading the state, for operators."""
         return self.stores.progress_of(claim)
-
-    def store_of(self, partition: TopicPartition) -> StateStore:
-        """Return the store of a partition."""
-        return self.stores.of(partition)
 
     # -- incomplete events -------------------------------------------------------------------------
 

@@ -112,8 +112,8 @@ class ItemBatcher:
         return.
 
         Does not suspend. Raises `ClosedError` if no running consumer uses this batcher, and
-        `ConfigError` for a second group in one turn, and for a group that was already added. A turn that does not return the result fails
-        with a `ConfigError`.
+        `ConfigError` for a second group in one turn, and for a group that was already added. A turn
+        that does not return the result fails with a `ConfigError`.
         """
         if self._run is None or self._run.is_closed:
             raise ClosedError(

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from ..lanes.message import Message
     from ..progress.claim import Claim
 
+_ABSENT: Any = object()
+
+FAILED = (Nak, Terminate, ToDeadLetter)
+"""Results of a turn that has failed, and changes nothing."""
+
 
 @runtime_checkable
 class StateStore(Protocol):
@@ -66,9 +71,6 @@ class StateStore(Protocol):
         ...
 
     def __len__(self) -> int: ...
-
-
-_ABSENT: Any = object()
 
 
 def _check_text(key: object) -> None:
@@ -161,10 +163,6 @@ class MemoryState:
         """Drop the store, unless it is kept."""
         if not self._keep:
             self.stores.pop(partition, None)
-
-
-FAILED = (Nak, Terminate, ToDeadLetter)
-"""Results of a turn that has failed, and changes nothing."""
 
 
 @runtime_checkable

@@ -45,7 +45,6 @@ class MemoryLog:
     Args:
         records: the first records.
         partitions: partitions that exist without records.
-        metadata_limit: the most characters of metadata that a stored position may have.
         group: the name of the consumer group.
 
     Records may be added while consumers run; a waiting source delivers them at once.
@@ -56,7 +55,6 @@ class MemoryLog:
         records: Iterable[Record] = (),
         *,
         partitions: Iterable[TopicPartition] = (),
-        metadata_limit: int = METADATA_LIMIT,
         group: str = "memory",
     ) -> None:
         self.records: dict[TopicPartition, list[Record]] = {}
@@ -66,7 +64,6 @@ class MemoryLog:
         """All positions that were ever stored, in order."""
         self.news = Signal()
         """Fires when there are new records to deliver."""
-        self._limit = checks.count("metadata_limit", metadata_limit, least=0)
         self._ends: dict[TopicPartition, int] = {}
         self.group = Group(checks.text("group", group))
         """The consumers of this log, and the partitions that each owns."""
@@ -161,14 +158,14 @@ class MemoryLog:
         """
         refused: list[str] = []
         for partition, position in positions.items():
-            if len(position.metadata) > self._limit:
+            if len(position.metadata) > METADATA_LIMIT:
                 refused.append(f"{partition} with {len(position.metadata)} characters")
                 continue
             self.positions[partition] = position
             self.commits.append((partition, position))
         if refused:
             raise PermanentError(
-                f"metadata of {', '.join(refused)}; the limit is {self._limit} characters"
+                f"metadata of {', '.join(refused)}; the limit is {METADATA_LIMIT} characters"
             )
 
     def __repr__(self) -> str:

@@ -116,7 +116,12 @@ class MemorySubscriptions:
             )
 
     async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:
-        """Move slots whose stored position has not changed; return these slots."""
+        """Move slots of a subscription whose stored position is still the previous one.
+
+        Returns the moved slots. Not moved: a slot whose position has changed, a move to an earlier
+        offset, a slot whose lock has another holder or was lost here, and all slots of an unknown
+        subscription. Does not suspend.
+        """
         with self._place.turn:
             found = self._place.started.get(name)
             if found is None:

@@ -148,7 +148,7 @@ class Explainer:
             yield WaitCause(WaitReason.NOT_ASSIGNED)
         if places.claims.trouble is not None:
             yield WaitCause(WaitReason.SOURCE_TROUBLE, f"({places.claims.trouble})")
-        if (trouble := places.workers.trouble) is not None:
+        if (trouble := places.workers.outage) is not None:
             yield WaitCause(WaitReason.DESTINATION_TROUBLE, f"({trouble})")
         if window.is_full:
             messages = f"{window.messages} of {window.max_messages} messages"
@@ -201,11 +201,11 @@ class Explainer:
         for standing in self._beside.get(claim, ()):
             if isinstance(standing.message, Interjection):
                 cause = self._cause(standing)
-                told = f"({cause.told})"
+                told = f"({cause.reason_text})"
                 yield WaitCause(WaitReason.INTERJECTION, told, cause.seconds)
             elif oldest is None or standing.message is not oldest.message:
                 cause = self._cause(standing)
-                told = f"by {standing.message.coordinates} ({cause.told})"
+                told = f"by {standing.message.coordinates} ({cause.reason_text})"
                 yield WaitCause(WaitReason.HELD, told, cause.seconds)
 
     def _notes(self, claim: Claim) -> Iterator[WaitCause]:

@@ -1,8 +1,8 @@
 """The place of each message inside a consumer.
 
-1. Each message is in exactly one place: in a worker, in the task of a write, waiting for `settle()` or for a
-   job, blocked, backing off, ready, in a batch that no worker has taken yet, or in its lane. All
-   places together are the window.
+1. Each message is in exactly one place: in a worker, in the task of a write, waiting for `settle()`
+   or for a job, blocked, backing off, ready, in a batch that no worker has taken yet, or in its
+   lane. All places together are the window.
 2. The oldest unfinished message of a claim determines its position. If it waits in a lane, the
    cause is the message that occupies its key. A message that waits for its job occupies nothing,
    unless there is no room for the job.

@@ -6,8 +6,8 @@
 | `/live` | all consumers are alive | 503: one is not |
 | `/metrics` | the metrics of a registry of `prometheus_client` | 501: it is not installed |
 
-The body of a probe states the reason, as text, or as JSON if the request accepts it. `?verbose` adds
-`explain()`, which contains keys of records.
+The body of a probe states the reason, as text, or as JSON if the request accepts it. `?verbose`
+adds `explain()`, which contains keys of records.
 """
 
 from __future__ import annotations
@@ -236,9 +236,9 @@ async def serve_probes(
         registry: as for `probes`.
 
     Enter it outside `run`, so that `/ready` answers 503 while the consumer drains. Installs no
-    signal handler and no logging, and logs no request. Needs the extra `probes`. Raises `MissingExtra`, `ConfigError`
-    for bad arguments, and `OSError` if the address is not available. The exit suspends for about
-    0.2 s, and up to one second longer while requests are open.
+    signal handler and no logging, and logs no request. Needs the extra `probes`. Raises
+    `MissingExtra`, `ConfigError` for bad arguments, and `OSError` if the address is not available.
+    The exit suspends for about 0.2 s, and up to one second longer while requests are open.
     """
     app = probes(*consumers, restart_when_stalled=restart_when_stalled, registry=registry)
     text("host", host)

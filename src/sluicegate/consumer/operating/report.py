@@ -208,9 +208,9 @@ class WaitCause:
         return REMEDIES[self.reason]
 
     @property
-    def told(self) -> str:
+    def reason_text(self) -> str:
         """The reason with its details."""
         return f"{self.reason} {self.detail}".strip()
 
     def __str__(self) -> str:
-        return f"{self.told}, {self.remedy}"
+        return f"{self.reason_text}, {self.remedy}"

@@ -49,6 +49,14 @@ _PASSED = "%s: %s"
 _NO_ENDS = "%s: the source did not return its ends (%s)"
 Change = Literal["stalled", "moves"]
 
+_STATES: Mapping[tuple[bool, bool], State] = {
+    (False, False): "opening",
+    (True, False): "running",
+    (True, True): "draining",
+    (False, True): "closed",
+}
+"""The state by whether the loop beats and whether the end has begun."""
+
 
 @dataclass(frozen=True, slots=True)
 class InFlightStats:
@@ -151,15 +159,6 @@ def stats_of(places: Places, sampler: Sampler, lags: Mapping[TopicPartition, Lag
         len(places.schedule.parked),
         lags,
     )
-
-
-_STATES: Mapping[tuple[bool, bool], State] = {
-    (False, False): "opening",
-    (True, False): "running",
-    (True, True): "draining",
-    (False, True): "closed",
-}
-"""The state by whether the loop beats and whether the end has begun."""
 
 
 def _in_flight(places: Places) -> InFlightStats:

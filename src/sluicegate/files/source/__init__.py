@@ -1,4 +1,9 @@
-"""Files in NDJSON, CSV and Parquet as a source of consumers."""
+"""Files in NDJSON, CSV and Parquet as a source of consumers.
+
+- `source`, `options`; `subscription`: the open source; `holding`: the files of this process.
+- `catalog`: the files of a subscription; `finding`: the files in the folder.
+- `readers`, `parquet_rows`: rows by format.
+"""
 
 from ..._core.public import publish_all
 from ..subscriptions import SQLiteSubscriptions

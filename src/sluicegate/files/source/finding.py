@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 
 UNFINISHED = (".tmp", ".temp", ".part", ".partial")
 """Suffixes of files that are still being written."""
+Format = Literal["ndjson", "csv", "parquet"]
+Compression = Literal["gzip", "zstd"]
+_COMPRESSED: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+_FORMATS: dict[str, Format] = {
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
 
 
 class FoundFile(NamedTuple):
@@ -118,17 +127,6 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 # -- formats ---------------------------------------------------------------------------------------
-
-Format = Literal["ndjson", "csv", "parquet"]
-Compression = Literal["gzip", "zstd"]
-
-_COMPRESSED: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
-_FORMATS: dict[str, Format] = {
-    ".ndjson": "ndjson",
-    ".jsonl": "ndjson",
-    ".csv": "csv",
-    ".parquet": "parquet",
-}
 
 
 class Form(NamedTuple):

@@ -14,13 +14,6 @@
    there is therefore a claim, even if every file is finished.
 7. A row that cannot be decoded, or has no readable key, is an `UndecodableRecord`, and the file is
    not damaged.
-
-Reads one file, slightly ahead of its deliveries.
-
-1. A thread reads one chunk at a time, once part of the previous one is delivered. Memory is
-   therefore bounded by two chunks per file. A chunk is bounded in rows and in bytes.
-2. `take` changes state in one stretch, so that a cancelled fetch has delivered nothing.
-3. Rows before damage are delivered before the damage is reported.
 """
 
 from __future__ import annotations
@@ -66,6 +59,8 @@ _NOT_STORED = (
 )
 _NOT_UNLOCKED = "%s: files could not be unlocked (%s); their locks expire by themselves"
 _FINISHED = "%s: %s is finished, with %d rows (%d of %d files)"
+AHEAD = 1_000
+"""The most rows in a chunk."""
 
 
 @dataclass(slots=True, eq=False)
@@ -351,12 +346,15 @@ class FileHolder:
 
 # -- reading ahead ---------------------------------------------------------------------------------
 
-AHEAD = 1_000
-"""The most rows in a chunk."""
-
 
 class FileReading:
-    """The rows of one file from a start row on."""
+    """The rows of one file from a start row on, read slightly ahead of their deliveries.
+
+    1. A thread reads one chunk at a time, once part of the previous one is delivered. Memory is
+       therefore bounded by two chunks per file. A chunk is bounded in rows and in bytes.
+    2. `take` changes state in one stretch, so that a cancelled fetch has delivered nothing.
+    3. Rows before damage are delivered before the damage is reported.
+    """
 
     def __init__(
         self,

@@ -37,6 +37,11 @@ CHUNK_BYTES = 1 << 20
 """Size of a chunk in bytes of rows."""
 PASSED_BYTES = 64 << 20
 """The most bytes to skip in one call on the way to the first row, to keep a close fast."""
+BOM = b"\xef\xbb\xbf"
+_BUFFER = 1 << 16
+"""Bytes of a buffer for decompressed content."""
+SHOWN = 5
+"""The most files that a message names."""
 
 
 class UndecodableRow(NamedTuple):
@@ -77,8 +82,6 @@ class RowReader(Protocol):
 
 
 # -- NDJSON ----------------------------------------------------------------------------------------
-
-BOM = b"\xef\xbb\xbf"
 
 
 def too_long(row: int, most: int) -> BrokenFile:
@@ -237,8 +240,6 @@ class CsvReader:
 
 # -- bytes -----------------------------------------------------------------------------------------
 
-_BUFFER = 1 << 16
-
 
 class FileBytes:
     """A file opened for reading and checked against its record.
@@ -305,9 +306,6 @@ class FileBytes:
 
 
 # -- errors ----------------------------------------------------------------------------------------
-
-SHOWN = 5
-"""The most files that a message names."""
 
 
 class UnreadFiles(SluicegateError):

@@ -9,13 +9,6 @@
    raises `UnreadFiles` for it at its end; other sources try again when the file has changed.
 4. The source is over when a scan finds nothing to read, and every file was delivered here or
    finished by other processes. `_run` then ends; commits settle the delivered rows.
-
-One scan of the directory: new files, and changes to known files. Blocks.
-
-1. A file that is not finished has to exist, and so have all its directories. A finished file may be
-   removed. As long as it exists, it must be as it was at its end.
-2. A file that could not be read is tried again when its status in the file system changes. A source
-   that ends does not try again; it reports the file at its end.
 """
 
 from __future__ import annotations
@@ -24,7 +17,6 @@ import asyncio
 import logging
 import math
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
@@ -34,19 +26,16 @@ from ..._core.runtime.threads import in_thread
 from ..._core.source import Fetched
 from ..._core.subscriptions import CountsMembers, SubscriptionLocks
 from ..._core.text import text_of
-from .catalog import FileCatalog
-from .finding import Recorded, difference, form_of, record
+from .catalog import FileCatalog, look_at
 from .holding import FileHolder, logger
 from .readers import UnreadFiles, list_reasons
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
     from ..._core.clock import Clock
     from ..._core.source import ClaimHost, Position, SourceClaim, Troubles
     from ..._core.subscriptions import SubscriptionState
-    from .catalog import FileEntry
     from .holding import HeldFile
     from .options import FileOptions
 
@@ -261,62 +250,3 @@ class OpenFiles:
         """Return the numbers of rows that are known."""
         rows = {held.claim: held.reading.rows for held in self._holder.among(claims)}
         return {claim: count for claim, count in rows.items() if count is not None}
-
-
-# -- scans -----------------------------------------------------------------------------------------
-
-_VANISHED = "it no longer exists, and was not read to its end"
-_CHANGED = (
-    "it was written to after it had been read to its end; the added rows are not read. Put them "
-    "into a new file"
-)
-
-
-@dataclass(slots=True)
-class SeenFiles:
-    """The results of one scan."""
-
-    new: list[Recorded] = field(default_factory=list[Recorded])
-    refused: dict[str, str] = field(default_factory=dict[str, str])
-    """Paths that could not be inspected, with reasons."""
-    looks: dict[str, object] = field(default_factory=dict[str, object])
-    """The status of known files that exist."""
-    troubles: dict[str, str] = field(default_factory=dict[str, str])
-    """Known files that cannot be read, with reasons."""
-
-
-def look_at(options: FileOptions, root: Path, entries: Iterable[FileEntry]) -> SeenFiles:
-    """Scan once. Raises `ConfigError` for a file of unknown format, and `MissingExtra`."""
-    seen = SeenFiles()
-    known = {entry.path: entry for entry in entries}
-    found = options.files.find()
-    seen.refused.update(found.refused)
-    for path in found.paths:
-        form_of(path, options.format)
-        if path not in known:
-            try:
-                seen.new.append(record(root, path))
-            except OSError as error:
-                seen.refused[path] = error.strerror or str(error)
-    for entry in known.values():
-        if not entry.is_held:
-            _look_at(options, root, entry, seen)
-    return seen
-
-
-def _look_at(options: FileOptions, root: Path, entry: FileEntry, seen: SeenFiles) -> None:
-    try:
-        status = (root / entry.path).stat()
-    except FileNotFoundError:
-        if not entry.is_finished:
-            seen.troubles[entry.path] = _VANISHED
-        return
-    except OSError as error:
-        seen.troubles[entry.path] = error.strerror or str(error)
-        return
-    look = seen.looks[entry.path] = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    if entry.is_finished:
-        if difference(entry.recorded, status) is not None:
-            seen.troubles[entry.path] = _CHANGED
-    elif entry.trouble is not None and (options.ends or look == entry.seen):
-        seen.troubles[entry.path] = entry.trouble

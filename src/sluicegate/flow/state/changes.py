@@ -43,6 +43,10 @@ Stored: TypeAlias = "str | bytes"
 NOTHING = -1
 """An offset before all others."""
 
+_METADATA = "sluicegate-state"
+COPY = f"{_METADATA} copy"
+"""The metadata of a copy of a position, at a source."""
+
 
 class ForwardedRecord(Protocol):
     """A record that a turn forwards."""
@@ -197,10 +201,6 @@ class ChangeLog:
         base = {**self._base, **taken.changes}
         self._base = {key: base[key] for key in self._changed}
 
-
-_METADATA = "sluicegate-state"
-COPY = f"{_METADATA} copy"
-"""The metadata of a copy of a position, at a source."""
 
 Mismatch = Literal["emptied", "moved", "behind"]
 """How a state and a position differ: the state has no mark although the position was stored with

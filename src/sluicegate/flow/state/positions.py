@@ -37,6 +37,19 @@ if TYPE_CHECKING:
     from .changes import Stored, TakenChanges
     from .store import KeptStore
 
+TELL_EVERY = 5.0
+"""Seconds between log lines about a restore."""
+
+_LOST = "the state of %s: its position is lost (%s): no further change of this claim is stored"
+_NO_STATE = (
+    "there is no state of %s, and no position, but the group's offset %d is a copy of a position that "
+    "was stored with a state: the tables were emptied or replaced, or this is another database. "
+    "Restore them; or, to begin with an empty state, stop the group and set its offset by "
+    "kafka-consumer-groups.sh --reset-offsets"
+)
+_RESTORING = "the state of %s: %s so far"
+_RESTORED = "the state of %s: %s"
+
 
 class PositionedState(Openable):
     """Base of states whose changes are stored with positions: a `PositionedBackend`."""
@@ -109,19 +122,6 @@ class PositionedState(Openable):
 
 
 logger = logging.getLogger("sluicegate.flow")
-
-TELL_EVERY = 5.0
-"""Seconds between log lines about a restore."""
-
-_LOST = "the state of %s: its position is lost (%s): no further change of this claim is stored"
-_NO_STATE = (
-    "there is no state of %s, and no position, but the group's offset %d is a copy of a position that "
-    "was stored with a state: the tables were emptied or replaced, or this is another database. "
-    "Restore them; or, to begin with an empty state, stop the group and set its offset by "
-    "kafka-consumer-groups.sh --reset-offsets"
-)
-_RESTORING = "the state of %s: %s so far"
-_RESTORED = "the state of %s: %s"
 
 
 class HeldState:

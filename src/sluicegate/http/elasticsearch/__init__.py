@@ -1,4 +1,8 @@
-"""Documents to Elasticsearch or OpenSearch, through the bulk API."""
+"""Documents to Elasticsearch or OpenSearch, through the bulk API.
+
+- `sink`; `answer`: the outcome of each item; `stored`: conflicts with documents that are stored.
+- `server`: a real OpenSearch for tests.
+"""
 
 from ..._core.public import publish_all
 from .sink import ElasticsearchSink

@@ -8,29 +8,17 @@
    success. It is in none of the data stream's own indices, so its item has failed.
 4. A reason may quote an item, so it is part of the error's message, for receipts and dead letters,
    but not of `summary`, for logs.
-
-Errors of Elasticsearch and OpenSearch that persist until an operator repairs the cause.
-
-1. Errors of a missing, closed or blocked index and of a missing privilege are not caused by an
-   item: `RefusedError`, with the index and the setting.
-2. Some of them have status 400 and a type that faulty documents have, too, so their text decides: a
+5. Errors of a missing, closed or blocked index and of a missing privilege are not caused by an
+   item, and persist until an operator repairs the cause: `RefusedError`, with the index and the
+   setting. A full disk is one of them: from the flood-stage watermark on, the server blocks the
+   index (status 403 or 429).
+6. Some of them have status 400 and a type that faulty documents have, too, so their text decides: a
    missing pipeline, an alias without a write index, a data stream that accepts only `create`, too
    many shards for another index.
-3. So has an index whose primary shard is on no node: status 503, after the server has waited for it.
-4. A full disk is one of these errors: from the flood-stage watermark on, the server blocks the
-   index (status 403 or 429).
-5. A missing document, a version conflict and a field that does not fit the mapping concern only
+7. An index whose primary shard is on no node is one, too: status 503, after the server has waited
+   for it.
+8. A missing document, a version conflict and a field that does not fit the mapping concern only
    their items.
-
-Stored documents whose ids or versions conflict with items of an unknown attempt. Pure.
-
-1. A conflict of an item that an earlier attempt may have stored is a duplicate only if the stored
-   document is the item's: the same `_source`, and with external versions the same version. A
-   deletion is the item's if the document does not exist.
-2. An item is also a duplicate if a later item of the same batch with the same id and a higher
-   version holds the document: the batch itself has replaced it.
-3. All other conflicts are judged by `KeyConflicts`: a newer version of another writer may or may not
-   have replaced the item's.
 """
 
 from __future__ import annotations
@@ -38,24 +26,23 @@ from __future__ import annotations
 import json
 import re
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from ..._core.classify import caused, summarized
+from ..._core.classify import summarized
 from ..._core.errors import (
     PermanentError,
     RefusedError,
     ResultMismatch,
     SinkError,
     TransientError,
-    UnverifiableError,
 )
 from ..._core.outcome import Outcome
 from ..._core.sink import WriteResult
-from ..._core.values.rows import KeyConflicts
 from ..errors import for_item
+from .stored import ConflictError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from ..._core.batch import Batch
     from ..write import HttpResponse
@@ -72,6 +59,48 @@ _SHOWN = 1_000
 """Characters of an item's reasons shown in a message."""
 
 Said = dict[str, Any]
+_BLOCKED = frozenset({"cluster_block_exception", "index_create_block_exception"})
+_TYPE = re.compile(r'"type"\s*:\s*"([a-z_]{1,80})"')
+_NAMED = re.compile(r"index \[([^\[\]]{1,255})\]|\[([^\[\]]{1,255})\] (?:index|blocked)")
+_BLOCK = re.compile(r"\b[A-Z_]+/([0-9]{1,3})/")
+_NO_HANDLER = re.compile(r'\{\s*"error"\s*:\s*"no handler found for uri')
+_PARAMETER = re.compile(r'"reason"\s*:\s*"request \[[^\]]*\] contains unrecognized parameter')
+_SETTINGS = {
+    "4": "open {index}",
+    "5": "set index.blocks.read_only of {index} to false",
+    "6": "set cluster.blocks.read_only to false",
+    "8": "set index.blocks.write of {index} to false",
+    "9": "set index.blocks.metadata of {index} to false",
+    "10": "set cluster.blocks.create_index to false, after freeing disk space if a full disk "
+    "has set it",
+    "12": "free disk space (or add some), then set index.blocks.read_only_allow_delete of "
+    "{index} to null",
+    "13": "set cluster.blocks.read_only_allow_delete to false",
+}
+"""The repair for each block, by the server's number for it."""
+_BY_TEXT = (
+    (
+        "illegal_argument_exception",
+        re.compile(r"pipeline with id \[([^\[\]]{1,255})\] does not exist"),
+        'create the ingest pipeline "{0}", or correct pipeline= or default_pipeline of {index}',
+    ),
+    (
+        "illegal_argument_exception",
+        re.compile(r"no write index is defined for alias \[([^\[\]]{1,255})\]"),
+        'make an index of the alias "{0}" its write index (is_write_index)',
+    ),
+    (
+        "illegal_argument_exception",
+        re.compile(r"only write ops with an op_type of create are allowed in data streams"),
+        'pass operation="create": {index} is a data stream',
+    ),
+    (
+        "validation_exception",
+        re.compile(r"Validation Failed: .{1,300} maximum (?:\w+ )?shards open"),
+        "remove indices, or raise cluster.max_shards_per_node, to let the cluster create {index}",
+    ),
+)
+"""The type, the text and the repair of errors with status 400 for which no document is at fault."""
 
 
 class AnswerReader:
@@ -212,49 +241,6 @@ def _error(
 
 # -- refusals --------------------------------------------------------------------------------------
 
-_BLOCKED = frozenset({"cluster_block_exception", "index_create_block_exception"})
-_TYPE = re.compile(r'"type"\s*:\s*"([a-z_]{1,80})"')
-_NAMED = re.compile(r"index \[([^\[\]]{1,255})\]|\[([^\[\]]{1,255})\] (?:index|blocked)")
-_BLOCK = re.compile(r"\b[A-Z_]+/([0-9]{1,3})/")
-_NO_HANDLER = re.compile(r'\{\s*"error"\s*:\s*"no handler found for uri')
-_PARAMETER = re.compile(r'"reason"\s*:\s*"request \[[^\]]*\] contains unrecognized parameter')
-_SETTINGS = {
-    "4": "open {index}",
-    "5": "set index.blocks.read_only of {index} to false",
-    "6": "set cluster.blocks.read_only to false",
-    "8": "set index.blocks.write of {index} to false",
-    "9": "set index.blocks.metadata of {index} to false",
-    "10": "set cluster.blocks.create_index to false, after freeing disk space if a full disk "
-    "has set it",
-    "12": "free disk space (or add some), then set index.blocks.read_only_allow_delete of "
-    "{index} to null",
-    "13": "set cluster.blocks.read_only_allow_delete to false",
-}
-"""The repair for each block, by the server's number for it."""
-_BY_TEXT = (
-    (
-        "illegal_argument_exception",
-        re.compile(r"pipeline with id \[([^\[\]]{1,255})\] does not exist"),
-        'create the ingest pipeline "{0}", or correct pipeline= or default_pipeline of {index}',
-    ),
-    (
-        "illegal_argument_exception",
-        re.compile(r"no write index is defined for alias \[([^\[\]]{1,255})\]"),
-        'make an index of the alias "{0}" its write index (is_write_index)',
-    ),
-    (
-        "illegal_argument_exception",
-        re.compile(r"only write ops with an op_type of create are allowed in data streams"),
-        'pass operation="create": {index} is a data stream',
-    ),
-    (
-        "validation_exception",
-        re.compile(r"Validation Failed: .{1,300} maximum (?:\w+ )?shards open"),
-        "remove indices, or raise cluster.max_shards_per_node, to let the cluster create {index}",
-    ),
-)
-"""The type, the text and the repair of errors with status 400 for which no document is at fault."""
-
 
 def repair_of_item(status: int, error: Mapping[str, Any], index: str | None) -> str | None:
     """The repair for an item's error, in one sentence; `None` if the item is at fault.
@@ -332,156 +318,3 @@ def reasons(error: object, redact: Callable[[str], str], most: int) -> tuple[str
         told.append(error)
     joined = redact("; caused by ".join(told))
     return joined if len(joined) <= most else f"{joined[:most]}...", "; caused by ".join(kinds)
-
-
-# -- stored documents ------------------------------------------------------------------------------
-
-MOST_BYTES = 4_000_000
-"""Documents looked up in one request, in bytes of the items'."""
-_NOT_READ = (
-    "an earlier attempt may have stored this document, and the stored one cannot be compared"
-)
-
-
-class ConflictError(PermanentError):
-    """A conflict of an item that an earlier attempt may have stored; never leaves the sink.
-
-    `index` is the name of the stored document's index, if the server reports it.
-    """
-
-    def __init__(self, error: Mapping[str, object]) -> None:
-        super().__init__("the id or a newer version is taken")
-        index = error.get("index")
-        self.index = index if isinstance(index, str) and index else None
-
-
-class Action(NamedTuple):
-    """One item of a bulk request."""
-
-    operation: str
-    key: tuple[str, str, str]
-    """The index, the id and the routing."""
-    version: int | None
-    source: bytes
-
-    @classmethod
-    def of(cls, record: bytes) -> Action:
-        """Parse the lines of an item."""
-        head, _, source = record.partition(b"\n")
-        ((operation, said),) = json.loads(head).items()
-        key = said["_index"], said.get("_id", ""), said.get("routing", "")
-        return cls(operation, key, said.get("version"), source)
-
-    def is_stored_as(self, found: Mapping[str, Any]) -> bool:
-        """Whether an entry of the answer to a look-up is what this action leaves behind."""
-        if self.operation == "delete":
-            return found.get("found") is not True
-        if found.get("found") is not True:
-            return False
-        if self.version is not None and found.get("_version") != self.version:
-            return False
-        try:
-            return _canonical(json.loads(self.source)) == _canonical(found["_source"])
-        except (ValueError, RecursionError):
-            return False
-
-
-def _canonical(document: object) -> str:
-    """The text of a document; equal for equal values, but not for 1, 1.0 and true."""
-    return json.dumps(document, sort_keys=True)
-
-
-def lookups(
-    actions: Mapping[int, Action], taken: Mapping[int, ConflictError]
-) -> Iterator[tuple[Sequence[int], bytes]]:
-    """The bodies of requests for the stored documents, and the indices of their items."""
-    part: list[int] = []
-    size = 0
-    for index in sorted(taken):
-        part.append(index)
-        size += len(actions[index].source) + 1_000
-        if size >= MOST_BYTES:
-            yield part, _lookup(actions, taken, part)
-            part, size = [], 0
-    if part:
-        yield part, _lookup(actions, taken, part)
-
-
-def _lookup(
-    actions: Mapping[int, Action], taken: Mapping[int, ConflictError], part: Iterable[int]
-) -> bytes:
-    docs: list[dict[str, str]] = []
-    for index in part:
-        name, id_, routing = actions[index].key
-        docs.append({"_index": taken[index].index or name, "_id": id_})
-        if routing:
-            docs[-1]["routing"] = routing
-    return json.dumps({"docs": docs}).encode()
-
-
-def found_in(body: bytes, size: int) -> list[dict[str, Any] | UnverifiableError]:
-    """The entry of each document in the answer, or the reason why it cannot be compared."""
-    try:
-        docs: object = json.loads(body)["docs"]
-        if not isinstance(docs, list) or len(cast("list[object]", docs)) != size:
-            raise ValueError("the answer has not one entry for each document")
-        return [_document(each) for each in cast("list[Any]", docs)]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        return [_unverifiable(f"the answer cannot be read ({type(error).__name__})")] * size
-
-
-def _document(found: dict[str, Any]) -> dict[str, Any] | UnverifiableError:
-    if (error := found.get("error")) is not None:
-        kind = cast("dict[str, Any]", error).get("type") if isinstance(error, dict) else None
-        return _unverifiable(f"the server cannot read it ({kind or 'no reason given'})")
-    if found.get("found") is True and not isinstance(found.get("_source"), dict):
-        return _unverifiable("its index does not keep _source")
-    return found
-
-
-def _unverifiable(why: str) -> UnverifiableError:
-    return UnverifiableError(f"{_NOT_READ}: {why}")
-
-
-def unread(error: SinkError) -> SinkError:
-    """The error of items whose look-up is refused for good."""
-    made = _unverifiable("the look-up is refused; grant the credentials the right to read")
-    return caused(made, error)
-
-
-def judge(
-    place: str,
-    actions: Mapping[int, Action],
-    found: Mapping[int, dict[str, Any] | SinkError],
-    stored: Iterable[int],
-) -> dict[int, SinkError | None]:
-    """The error of each conflicting item, by the entries `found`; `None` for a duplicate. `stored`
-    are the items that this attempt has stored.
-    """
-    same = {
-        index: not isinstance(entry, SinkError) and actions[index].is_stored_as(entry)
-        for index, entry in found.items()
-    }
-    newest: dict[tuple[str, str, str], tuple[int, int]] = {}
-    """The highest version of the batch that is stored under each key, and its item."""
-    held = {*stored, *(index for index, is_same in same.items() if is_same)}
-    for index in held:
-        _, key, version, _ = actions[index]
-        if version is not None:
-            newest[key] = max(newest.get(key, (-1, -1)), (version, index))
-    conflicts = KeyConflicts(place, ("_index", "_id"))
-    judgement: dict[int, SinkError | None] = {}
-    for index in sorted({*held, *found}):
-        _, key, version, _ = actions[index]
-        if index not in found:
-            conflicts.note_stored(key)
-            continue
-        entry = found[index]
-        newer, at = newest.get(key, (-1, -1))
-        if version is not None and newer > version and at > index:
-            judgement[index] = None
-        elif isinstance(entry, SinkError):
-            judgement[index] = entry
-        else:
-            judgement[index] = conflicts.verdict(key, is_same=same[index])
-    return judgement

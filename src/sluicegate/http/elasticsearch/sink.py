@@ -22,17 +22,8 @@ from ..client import HttpBase
 from ..config import MAX_ANSWER_BYTES, MAX_BYTES, HttpAccess, access_of, endpoint, split_url
 from ..errors import RecordRefused, for_status
 from ..write import RequestFormat
-from .answer import (
-    FILTER,
-    Action,
-    AnswerReader,
-    ConflictError,
-    found_in,
-    judge,
-    lookups,
-    refusal_of_request,
-    unread,
-)
+from .answer import FILTER, AnswerReader, refusal_of_request
+from .stored import Action, ConflictError, found_in, judge, lookups, unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +34,15 @@ if TYPE_CHECKING:
 
 
 Operation = Literal["index", "create", "update", "upsert", "delete"]
+OPERATIONS = ("index", "create", "update", "upsert", "delete")
+_AROUND = {"update": ('{"doc":', "}"), "upsert": ('{"doc":', ',"doc_as_upsert":true}')}
+"""The text before and after the document."""
+_NEEDS_ID = frozenset({"update", "upsert", "delete"})
+_TAKES_VERSION = frozenset({"index", "delete"})
+_LONGEST_ID = 512
+"""Bytes of the longest id."""
+_RETRIES = 3
+"""How often the server itself retries an update after a concurrent change."""
 
 
 @known_arguments(access=HttpAccess)
@@ -268,15 +268,6 @@ def _name_or_function(name: str, value: object) -> Any:
 
 
 # -- actions ---------------------------------------------------------------------------------------
-
-OPERATIONS = ("index", "create", "update", "upsert", "delete")
-_AROUND = {"update": ('{"doc":', "}"), "upsert": ('{"doc":', ',"doc_as_upsert":true}')}
-"""The text before and after the document."""
-_NEEDS_ID = frozenset({"update", "upsert", "delete"})
-_TAKES_VERSION = frozenset({"index", "delete"})
-_LONGEST_ID = 512
-_RETRIES = 3
-"""How often the server itself retries an update after a concurrent change."""
 
 
 class ActionMaker:

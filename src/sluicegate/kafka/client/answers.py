@@ -66,6 +66,9 @@ _NOT_STORED: dict[ErrorClass, type[SinkError]] = {
 }
 PASSING = {kafka.UnknownTopicOrPartitionError.errno}
 """Refusals that may be temporary while the cluster changes; retried first."""
+FENCED = frozenset({kafka.InvalidProducerEpoch.errno, _PRODUCER_FENCED})
+"""Another owner has claimed the transactional id, or the broker has ended the transaction."""
+_UNFINISHED = {kafka.ConcurrentTransactions.errno, UNSTABLE_OFFSETS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +150,6 @@ def unknown_result(failed: Failed, place: str) -> Failed:
         return failed
     made = UnknownOutcomeError(f"{place} may have stored an earlier attempt ({failed.error})")
     return replace(failed, error=caused(made, failed.error))
-
-
-FENCED = frozenset({kafka.InvalidProducerEpoch.errno, _PRODUCER_FENCED})
-"""Another owner has claimed the transactional id, or the broker has ended the transaction."""
-_UNFINISHED = {kafka.ConcurrentTransactions.errno, UNSTABLE_OFFSETS}
 
 
 class Attempted(NamedTuple):

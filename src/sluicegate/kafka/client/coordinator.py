@@ -51,6 +51,8 @@ _LATER = {
 
 _PASSING = _CONCURRENT | _ELSEWHERE | _LATER
 _UNANSWERED = (TimeoutError, kafka.KafkaError, OSError)
+_UNSTABLE = OffsetFetchRequest_v3.API_VERSION
+"""The version of aiokafka itself; later answers have the leader's epoch before the metadata."""
 
 
 class CoordinatorRefused(Exception):  # its code identifies the error
@@ -128,9 +130,6 @@ class Coordinator:
         found: int = answer.coordinator_id
         self._node = found
         return found
-
-
-_UNSTABLE = OffsetFetchRequest_v3.API_VERSION
 
 
 class _OffsetFetchResponse_v7(Response):  # type: ignore[misc]  # noqa: N801  # aiokafka has no types

@@ -90,6 +90,11 @@ _ATTRIBUTES: dict[Any, tuple[str, ...]] = {
     AIOKafkaConnection: ("_last_action", "_request_timeout"),
 }
 """Those that the initialization of an object sets."""
+CLIENT_OPTIONS = frozenset(inspect.signature(AIOKafkaClient).parameters)
+CONSUMER_OPTIONS = frozenset(inspect.signature(AIOKafkaConsumer).parameters)
+AT_LEAST = 0.05
+"""Seconds that closing a client is given at least."""
+
 for _kind, _attributes in _ATTRIBUTES.items():
     for _name in _attributes:
         if _name not in _kind.__init__.__code__.co_names:
@@ -114,10 +119,6 @@ class CuttingClient(AIOKafkaClient):  # type: ignore[misc]  # it comes without t
             if found is not None and found._last_action < began:
                 found.close()
             raise
-
-
-CLIENT_OPTIONS = frozenset(inspect.signature(AIOKafkaClient).parameters)
-CONSUMER_OPTIONS = frozenset(inspect.signature(AIOKafkaConsumer).parameters)
 
 
 class MemberClient(AIOKafkaClient):  # type: ignore[misc]
@@ -421,9 +422,6 @@ class MemberInternals:
         """Close the fetcher and the connections, each in at most `within` seconds."""
         await close_client(self._fetcher.close(), within)
         await close_client(self._client.connections.close(), within)
-
-
-AT_LEAST = 0.05
 
 
 async def close_client(closing: Coroutine[Any, Any, object], within: float) -> None:

@@ -9,11 +9,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
 from ..._core.extras import need
-from ..access import OF_AIOKAFKA, of_aiokafka, request_ms
+from ..access import OF_AIOKAFKA, ClientOptions, of_aiokafka
 from ..arguments import (
     COMMITTED,
     LONGEST_HEARTBEAT,
@@ -51,13 +51,33 @@ FETCH_WAIT = 0.1
 """Seconds for which a broker may delay a fetch until new records arrive. Meanwhile aiokafka sends
 it no other fetch: a partition with records waits for the partitions without any.
 """
+_OF_PRODUCER = {
+    **OF_AIOKAFKA,
+    "acks": "every record is acknowledged by all replicas in sync",
+    "api_version": "it is negotiated with each broker",
+    "compression_type": "use compression=...",
+    "enable_idempotence": "use idempotent=...",
+    "key_serializer": "key=... is also a function of an item",
+    "linger_ms": "the batcher decides when a batch is complete: Limits(max_delay=...)",
+    "loop": "the running loop is used",
+    "max_batch_size": "use max_batch_bytes=...",
+    "max_request_size": "use max_batch_bytes=...",
+    "partitioner": "partition=... is a function of an item",
+    "retries": "a Retry around the sink retries",
+    "transaction_timeout_ms": "use transaction_timeout=..., in seconds",
+    "transactional_id": "flow.transaction(source, sink, ...) makes one for each claim",
+    "value_serializer": "value=... is a function of an item",
+}
+_CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+"""The codes of Kafka's protocol."""
+MAX_BATCH_BYTES = 1_000_000
+"""Below the 1,048,588 bytes that a broker accepts by default (`message.max.bytes`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class MemberOptions:
+class MemberOptions(ClientOptions):
     """Options of a consumer group member. Times are in seconds."""
 
-    access: KafkaAccess
     group: str
     instance: str | None
     session_timeout: float
@@ -102,16 +122,6 @@ class MemberOptions:
         return options
 
     @property
-    def bootstrap(self) -> str:
-        """The addresses, separated by commas."""
-        return cast("str", self.access.bootstrap)
-
-    @property
-    def close_timeout(self) -> float:
-        """Seconds for leaving the group."""
-        return cast("float", self.access.close_timeout)
-
-    @property
     def revoke_within(self) -> float:
         """Time limit of a drain in a rebalance, in seconds; leaves time for the commit after it."""
         return min(self.rebalance_timeout, self.max_poll_interval) - self.commit_timeout
@@ -132,7 +142,7 @@ class MemberOptions:
         return {
             **client,
             **_with_context(of_aiokafka(self.access)),
-            "request_timeout_ms": request_ms(self.access) + client["fetch_max_wait_ms"],
+            "request_timeout_ms": self.request_timeout_ms + client["fetch_max_wait_ms"],
             "bootstrap_servers": self.bootstrap,
             "group_id": self.group,
             "group_instance_id": self.instance,
@@ -148,34 +158,10 @@ class MemberOptions:
         return f"MemberOptions(bootstrap={self.bootstrap!r}, group={self.group!r})"
 
 
-_OF_PRODUCER = {
-    **OF_AIOKAFKA,
-    "acks": "every record is acknowledged by all replicas in sync",
-    "api_version": "it is negotiated with each broker",
-    "compression_type": "use compression=...",
-    "enable_idempotence": "use idempotent=...",
-    "key_serializer": "key=... is also a function of an item",
-    "linger_ms": "the batcher decides when a batch is complete: Limits(max_delay=...)",
-    "loop": "the running loop is used",
-    "max_batch_size": "use max_batch_bytes=...",
-    "max_request_size": "use max_batch_bytes=...",
-    "partitioner": "partition=... is a function of an item",
-    "retries": "a Retry around the sink retries",
-    "transaction_timeout_ms": "use transaction_timeout=..., in seconds",
-    "transactional_id": "flow.transaction(source, sink, ...) makes one for each claim",
-    "value_serializer": "value=... is a function of an item",
-}
-_CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-"""The codes of Kafka's protocol."""
-MAX_BATCH_BYTES = 1_000_000
-"""Below the 1,048,588 bytes that a broker accepts by default (`message.max.bytes`)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ProducerOptions:
+class ProducerOptions(ClientOptions):
     """Options of a producer. Times are in seconds."""
 
-    access: KafkaAccess
     compression: str | None
     max_batch_bytes: int
     is_idempotent: bool
@@ -208,28 +194,9 @@ class ProducerOptions:
         )
 
     @property
-    def bootstrap(self) -> str:
-        """The addresses, separated by commas."""
-        return cast("str", self.access.bootstrap)
-
-    @property
-    def request_timeout(self) -> float:
-        """Seconds to wait for a response."""
-        return cast("float", self.access.request_timeout)
-
-    @property
-    def close_timeout(self) -> float:
-        """Seconds for closing."""
-        return cast("float", self.access.close_timeout)
-
-    @property
     def codec(self) -> int:
         """The code of the compression in a batch's attributes."""
         return 0 if self.compression is None else _CODECS[self.compression]
-
-    @property
-    def request_timeout_ms(self) -> int:
-        return milliseconds(self.request_timeout)
 
     @property
     def transaction_timeout_ms(self) -> int:

@@ -54,6 +54,14 @@ _NO_TOPIC = {
 _NO_OFFSET = {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION}
 _FENCED = {KafkaError.FENCED_INSTANCE_ID, KafkaError.UNRELEASED_INSTANCE_ID, KafkaError._FENCED}
 _NO_PROTOCOL = {KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE}
+EVERY = 60.0
+"""Seconds between two lines with the same cause."""
+MOST = 1000
+"""The most causes to remember."""
+_CLIENT = re.compile(r"\[[^\]]*#(?:consumer|producer)-\d+\]")
+_COUNT = re.compile(r"(?<![\w:.#/\-])\d+")
+"""A number that is no port, and no part of an address or a name."""
+LOGGER = logging.getLogger("librdkafka")
 
 
 def librdkafka_error(error: BaseException) -> KafkaError | None:
@@ -131,16 +139,6 @@ def reason_of(
     return f"{found.name()}: {found.str()}"
 
 
-EVERY = 60.0
-"""Seconds between two lines with the same cause."""
-MOST = 1000
-"""The most causes to remember."""
-
-_CLIENT = re.compile(r"\[[^\]]*#(?:consumer|producer)-\d+\]")
-_COUNT = re.compile(r"(?<![\w:.#/\-])\d+")
-"""A number that is no port, and no part of an address or a name."""
-
-
 class OncePerCause(logging.Filter):
     """Drops lines with the same cause as one of the last minute."""
 
@@ -162,5 +160,4 @@ class OncePerCause(logging.Filter):
         return True
 
 
-LOGGER = logging.getLogger("librdkafka")
 LOGGER.addFilter(OncePerCause())

@@ -19,7 +19,7 @@ from ..._core import checks
 from ..._core.errors import ConfigError
 from ..._core.extras import need
 from ..._core.text import text_of
-from ..access import OF_LIBRDKAFKA, of_librdkafka, request_ms
+from ..access import OF_LIBRDKAFKA, ClientOptions, of_librdkafka
 from ..arguments import (
     LONGEST_HEARTBEAT,
     client_options,
@@ -64,13 +64,15 @@ _READING = {"fetch.wait.max.ms": 100, "queued.min.messages": 2_000, "fetch.queue
 that broker; and the number of messages prefetched per partition, which delay those of other
 partitions.
 """
+_PROTOCOLS: tuple[GroupProtocol, ...] = ("cooperative", "consumer")
+_SESSION = 45.0
+"""Seconds; the default of librdkafka, and of a broker with the `consumer` protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class GroupOptions:
+class GroupOptions(ClientOptions):
     """Options of a consumer group member. Times are in seconds."""
 
-    access: KafkaAccess
     group: str
     protocol: GroupProtocol
     instance: str | None
@@ -118,16 +120,6 @@ class GroupOptions:
         return options
 
     @property
-    def bootstrap(self) -> str:
-        """The addresses, separated by commas."""
-        return cast("str", self.access.bootstrap)
-
-    @property
-    def close_timeout(self) -> float:
-        """Seconds for leaving the group."""
-        return cast("float", self.access.close_timeout)
-
-    @property
     def revoke_within(self) -> float:
         """Time limit of a drain in a rebalance, in seconds; leaves time for the commit after it."""
         return self.rebalance_timeout - self.commit_timeout
@@ -138,7 +130,7 @@ class GroupOptions:
         return {
             **client,
             **of_librdkafka(self.access),
-            "socket.timeout.ms": request_ms(self.access) + _number(client["fetch.wait.max.ms"]),
+            "socket.timeout.ms": self.request_timeout_ms + _number(client["fetch.wait.max.ms"]),
             "bootstrap.servers": self.bootstrap,
             "group.id": self.group,
             "enable.auto.commit": False,
@@ -177,11 +169,6 @@ class GroupOptions:
 
     def __repr__(self) -> str:
         return f"GroupOptions(bootstrap={self.bootstrap!r}, group={self.group!r})"
-
-
-_PROTOCOLS: tuple[GroupProtocol, ...] = ("cooperative", "consumer")
-_SESSION = 45.0
-"""Seconds; the default of librdkafka, and of a broker with the `consumer` protocol."""
 
 
 def _number(value: object) -> int:

@@ -42,6 +42,13 @@ if TYPE_CHECKING:
     from .options import GroupOptions
 
 logger = logging.getLogger("sluicegate.kafka")
+THREADS = 8
+"""Threads of a session: a poll, a revoke's calls, the reader's call, and waiting calls."""
+ANSWER_WITHIN = 1.0
+"""Timeout in seconds for a response about topics."""
+REFRESH_EVERY = 5.0
+"""Seconds between requests about topics."""
+_NOT_LEFT = "%s: the client did not leave the group within %.3g s; the group waits until its session expires"
 
 
 class GroupSessions:
@@ -131,16 +138,6 @@ class GroupSessions:
         return dict(self._ends)
 
 
-THREADS = 8
-"""Threads of a session: a poll, a revoke's calls, the reader's call, and waiting calls."""
-ANSWER_WITHIN = 1.0
-"""Timeout in seconds for a response about topics."""
-REFRESH_EVERY = 5.0
-"""Seconds between requests about topics."""
-
-_NOT_LEFT = "%s: the client did not leave the group within %.3g s; the group waits until its session expires"
-
-
 class GroupSession:
     """One session, used once, on one loop. Raises `ConfigError` if librdkafka rejects its options."""
 
@@ -212,7 +209,9 @@ class GroupSession:
         return self._found
 
     def unknown(self, topics: Iterable[str]) -> list[str]:
-        """Return those of these topics that no broker has described."""
+        """Return those of these topics that no broker has described: they do not exist, or this
+        client may not read them, as far as the last answers tell.
+        """
         return [each for each in topics if each not in self._found]
 
     def partitions(self) -> list[TopicPartition]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .records import RecordParts
 
 _IN_JSON = "has bytes, which JSON cannot represent"
+_HEADERS = "headers must be ARRAY<STRUCT<key: STRING, value: BINARY>> or MAP<STRING, BINARY>"
 
 
 def refused_columns(schema: Any, parts: RecordParts) -> dict[str, str]:
@@ -57,9 +58,6 @@ def _refusal(part: str, name: str, kind: Any) -> str | None:
         fits = types.is_integer(kind)
         return None if fits else f"{rule} a partition must be a number; write cast({name} AS INT)"
     return None if _is_text(kind) else f"{rule} a topic must be text; write cast({name} AS STRING)"
-
-
-_HEADERS = "headers must be ARRAY<STRUCT<key: STRING, value: BINARY>> or MAP<STRING, BINARY>"
 
 
 def _is_headers(kind: Any) -> bool:

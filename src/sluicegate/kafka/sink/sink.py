@@ -51,6 +51,10 @@ _LEFT_OPEN = (
     "%r: the transaction of %s could not be ended (%s): readers of committed records are blocked "
     "until the next claim of its partition, or for transaction_timeout"
 )
+_SCATTERS = (
+    "KafkaSink without key= chooses a partition for each write; pass the key's field or a function "
+    "as key=, so that the records of one key go to one partition"
+)
 
 
 @known_arguments(access=KafkaAccess)
@@ -160,7 +164,7 @@ class KafkaSink(Openable):
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by the broker's code; see `classify_kafka`."""
+        """The class of an error by the broker's code."""
         return classify_kafka(error)
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:
@@ -364,12 +368,6 @@ class KafkaSink(Openable):
     def __repr__(self) -> str:
         topic = "..." if self._topic is None else repr(self._topic)
         return f"KafkaSink({topic}, bootstrap={self._options.bootstrap!r})"
-
-
-_SCATTERS = (
-    "KafkaSink without key= chooses a partition for each write; pass the key's field or a function "
-    "as key=, so that the records of one key go to one partition"
-)
 
 
 def _topic(topic: object, field: object) -> str | None:

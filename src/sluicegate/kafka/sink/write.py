@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 PAUSE = 0.1
 """Seconds before another attempt within a write, doubled each time; aiokafka's `retry_backoff_ms`.
 """
+TRIES = 3
+"""Attempts of a batch in one write, if a further attempt may soon succeed: a leader has moved, a
+connection broke. Longer outages are left to a `Retry` around the sink.
+"""
+MOST = 1_000
+"""Maximum number of remembered batches. Abandoned items never take their results."""
 
 
 class KafkaWrite:
@@ -251,10 +257,6 @@ class KafkaWrite:
         return WriteResult.failed(self._batch, errors, details=details)
 
 
-TRIES = 3
-"""Attempts of a batch in one write, if a further attempt may soon succeed: a leader has moved, a
-connection broke. Longer outages are left to a `Retry` around the sink.
-"""
 _new_metadata = cast(
     "Callable[[tuple[str, int, int]], RecordMetadata]",
     partial(cast("Any", tuple).__new__, RecordMetadata),
@@ -438,10 +440,6 @@ class PartitionWrite:
         self.errors |= {indices[place]: error for place in failed}
         self._pending = [place for place in self._pending if place not in failed]
         self._filled = None
-
-
-MOST = 1_000
-"""Maximum number of remembered batches. Abandoned items never take their results."""
 
 
 class SentItem(NamedTuple):

@@ -46,6 +46,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sluicegate.kafka")
 
 _NOT_TAKEN = "the positions of %s cannot be taken over in the destination: %s"
+_OTHERS = (
+    "the group %r has different offsets of %s at the source (%s) and at the destination (%s): both "
+    "have to be on one cluster"
+)
+_NOT_COPIED = "%s: positions are stored, but not copied to the group's offsets (%s)"
 
 
 class OwnedClaim:
@@ -296,13 +301,6 @@ class Membership:
             if (owned := self._held.get(partition)) is not None:
                 owned.mark_stored(positions[partition])
         return stored
-
-
-_OTHERS = (
-    "the group %r has different offsets of %s at the source (%s) and at the destination (%s): both "
-    "have to be on one cluster"
-)
-_NOT_COPIED = "%s: positions are stored, but not copied to the group's offsets (%s)"
 
 
 class StoredPositions:

@@ -155,7 +155,9 @@ class KafkaKeeper:
         return mark, content
 
     def _check_end(self, partition: TopicPartition, owned: OwnedState) -> None:
-        """Raise `PositionLost` if the mark was stored before a known record of the topic."""
+        """Note the offset at which this transaction has written its mark: the new end of the known
+        records. Raises `PositionLost` if it is not behind them.
+        """
         topic = self._topic.name
         offset = self._sink.stored_offset(
             self._group, partition, TopicPartition(topic, partition.partition)

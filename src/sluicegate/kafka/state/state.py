@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, cast
 
 from ..._core import checks
 from ..._core.checks import bad
@@ -54,7 +54,6 @@ class KafkaState(PositionedState):
             event of the partition begins until they are stored.
         max_pending_bytes: the same in bytes of keys, encoded values and forwarded records.
         topic_config: more settings of a created topic, by Kafka's names.
-        compression: as for `KafkaSink`.
         transaction_timeout: as for `KafkaSink`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. The constructor
@@ -75,7 +74,6 @@ class KafkaState(PositionedState):
         max_pending: int = 10_000,
         max_pending_bytes: int = 16 << 20,
         topic_config: Mapping[str, str] | None = None,
-        compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None,
         transaction_timeout: float | timedelta = 60.0,
     ) -> None:
         super().__init__()
@@ -93,7 +91,6 @@ class KafkaState(PositionedState):
             value=attrgetter("value"),
             headers=attrgetter("headers"),
             partition=attrgetter("partition"),
-            compression=compression,
             transaction_timeout=transaction_timeout,
         )
         checks.text("topic", topic)
@@ -102,7 +99,7 @@ class KafkaState(PositionedState):
             raise bad("topic", topic, rule)
         options = ProducerOptions.of(
             access=access,
-            compression=compression,
+            compression=None,
             max_batch_bytes=MAX_BATCH_BYTES,
             idempotent=True,
             transaction_timeout=transaction_timeout,

@@ -63,6 +63,21 @@ _PATIENCE = 3
 _LOOK_AGAIN = 0.05
 """Delay in seconds before another look at a created topic."""
 _START_OVER = "Restore the topic, or, to start over, delete both this topic and the group's offsets"
+SLICE = 20_000
+"""Number of entries that are added without yielding to the event loop."""
+_BITS = (1 << 64) - 1
+_NO_RIGHT = kafka.TopicAuthorizationFailedError.errno
+_MISSING = kafka.UnknownTopicOrPartitionError.errno
+_THERE = {0, kafka.TopicAlreadyExistsError.errno}
+PAGE = 5000
+"""Number of records in a page."""
+PATIENCE = 3
+"""Time limit without progress, in request timeouts."""
+_STUCK = (
+    "%s could not be read from %d on, up to %d, for %g s: a broker does not answer, or a transaction "
+    "of another program is open in it"
+)
+_NO_ENDS = "the ends of %s could not be read in %g s: a broker does not answer"
 
 
 def mark_key(group: str, topic: str) -> bytes:
@@ -240,11 +255,6 @@ class StateTopic:
         raise bad("topic", self.name, rule)
 
 
-SLICE = 20_000
-"""Number of entries that are added without yielding to the event loop."""
-_BITS = (1 << 64) - 1
-
-
 class StateContent(NamedTuple):
     """The content of a partition's state."""
 
@@ -283,11 +293,6 @@ async def content_of(entries: Mapping[str, Stored]) -> StateContent:
 def _checksum(key: str, value: Stored) -> int:
     encoded = value if isinstance(value, bytes) else value.encode()
     return crc32(encoded, crc32(f"{key}\0".encode()))
-
-
-_NO_RIGHT = kafka.TopicAuthorizationFailedError.errno
-_MISSING = kafka.UnknownTopicOrPartitionError.errno
-_THERE = {0, kafka.TopicAlreadyExistsError.errno}
 
 
 class TopicRefused(Exception):
@@ -355,18 +360,6 @@ class TopicAdmin:
             if code not in _THERE:
                 refused = kafka.for_code(code)(f"{topic}: {told[0] if told else ''}")
                 raise TopicRefused(text_of(refused)) from refused
-
-
-PAGE = 5000
-"""Number of records in a page."""
-PATIENCE = 3
-"""Time limit without progress, in request timeouts."""
-
-_STUCK = (
-    "%s could not be read from %d on, up to %d, for %g s: a broker does not answer, or a transaction "
-    "of another program is open in it"
-)
-_NO_ENDS = "the ends of %s could not be read in %g s: a broker does not answer"
 
 
 async def committed_pages(

@@ -41,6 +41,18 @@ EXTEND, ACK, NAK = b"+WPI", b"+ACK", b"-NAK"
 TERM = b"+TERM given up by the consumer"
 ADVISORIES = "$js.event.advisory."
 """Subjects, in lower case, that may be denied, since they are only for the log."""
+GROUP = "sluicegate"
+"""The priority group of the consumers created here."""
+NANOS = 1_000_000_000
+"""Nanoseconds per second."""
+PIN_SHARE = 0.5
+"""Time without requests for which a process stays pinned, as a share of the `ack_wait`."""
+NO_CONSUMER = 10_014
+NO_STREAM = 10_059
+CONSUMER_EXISTS = 10_148
+GONE = frozenset({NO_CONSUMER, NO_STREAM})
+"""Error codes of the server, as are those above."""
+_OTHER = "the consumer %r of the stream %r %s; give another name as durable=, or delete it"
 
 
 def _nothing() -> None:
@@ -193,19 +205,6 @@ class Channel:
     def begin_again(self) -> None:
         """Record that no message is held."""
         self._alive_at = LOOP_CLOCK.now()
-
-
-GROUP = "sluicegate"
-"""The priority group of the consumers created here."""
-NANOS = 1_000_000_000
-PIN_SHARE = 0.5
-"""Time without requests for which a process stays pinned, as a share of the `ack_wait`."""
-NO_CONSUMER = 10_014
-NO_STREAM = 10_059
-CONSUMER_EXISTS = 10_148
-GONE = frozenset({NO_CONSUMER, NO_STREAM})
-
-_OTHER = "the consumer %r of the stream %r %s; give another name as durable=, or delete it"
 
 
 class RequestRefused(Exception):

@@ -33,6 +33,10 @@ _NOT_SAID = "%s: %r could not be announced (%s)"
 
 FIRST = 0.2
 """Seconds for the other members to answer a new one."""
+ANNOUNCE_EVERY = 1.0
+"""Seconds between two announcements of a member."""
+SILENT_AFTER = 3.5
+"""Seconds without an announcement after which a member counts as gone."""
 
 
 class MemberGroup:
@@ -90,10 +94,6 @@ class MemberGroup:
         except Exception as error:  # of the connection; the next announcement is soon enough
             end_if_cut(error)
             log_safely(logger, logging.DEBUG, _NOT_SAID, self._subject, what, for_log(error))
-
-
-ANNOUNCE_EVERY = 1.0
-SILENT_AFTER = 3.5
 
 
 class Roster:

@@ -33,6 +33,10 @@ Arrival = Literal["new", "held", "settled", "out of place"]
 """The state of the message of a delivery."""
 REMEMBERED = 5_000
 """Number of settled messages that are recognized when they are redelivered."""
+OLD_FORM = 9
+"""Number of tokens in an acknowledgement subject without a domain and an account."""
+UNSURE = 1 << 62
+"""Placeholder for the number of a delivery that the server may have forgotten."""
 
 
 class StreamIntake:
@@ -228,14 +232,6 @@ class StreamIntake:
         self.held.clear()
         self.restart()
         return left
-
-
-OLD_FORM = 9
-"""Number of tokens in an acknowledgement subject without a domain and an account."""
-
-
-UNSURE = 1 << 62
-"""Placeholder for the number of a delivery that the server may have forgotten."""
 
 
 class AckSubject(NamedTuple):

@@ -28,6 +28,14 @@ _SUBJECT = re.compile(r"[^\s.\0]+(\.[^\s.\0]+)*")
 _SUBJECT_RULE = "must be subjects: tokens with dots between them"
 MOST_PARTITIONS = 1_000
 SHORTEST_ACK_WAIT = 1.0
+_KEY_RULE = (
+    'must be "subject", the number of a token of the subject (the first is 1), several of them, '
+    '"header:NAME", or a function of the subject and the headers'
+)
+_PARTITION = re.compile(r"\{\{\s*partition\(\s*(\d+)\s*[,)]", re.IGNORECASE)
+KeyFunction: TypeAlias = "Callable[[str, Mapping[str, str]], object]"
+"""Computes the key of a message from its subject (without the partition) and its headers."""
+Key: TypeAlias = "str | int | Sequence[int] | KeyFunction"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,17 +165,6 @@ def _start(start: object) -> Start:
 def _member() -> str:
     host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:100]
     return f"{host}-{secrets.token_hex(6)}"
-
-
-KeyFunction: TypeAlias = "Callable[[str, Mapping[str, str]], object]"
-"""Computes the key of a message from its subject (without the partition) and its headers."""
-Key: TypeAlias = "str | int | Sequence[int] | KeyFunction"
-
-_KEY_RULE = (
-    'must be "subject", the number of a token of the subject (the first is 1), several of them, '
-    '"header:NAME", or a function of the subject and the headers'
-)
-_PARTITION = re.compile(r"\{\{\s*partition\(\s*(\d+)\s*[,)]", re.IGNORECASE)
 
 
 def key_function(key: object) -> KeyFunction:

@@ -35,6 +35,8 @@ PATIENCE = 2.0
 """Number of acknowledgement waits to wait for messages of a consumer that pins no process."""
 RECENT = 1_000
 """Number of last settled messages whose acknowledgements may be lost with a connection."""
+CHECK_EVERY = 0.1
+"""Seconds between requests while messages are pending elsewhere."""
 
 
 class Identity(NamedTuple):
@@ -340,7 +342,7 @@ def _own(headers: RawHeaders) -> list[tuple[str, bytes]]:
 
 
 class ClaimInbox:
-    """One inbox. `received` is called for each message until it is dropped."""
+    """The inbox of a claim's deliveries. `received` is called for each message until it is dropped."""
 
     def __init__(self, channel: Channel, received: Callable[[Any], Awaitable[None]]) -> None:
         self._channel = channel
@@ -369,12 +371,8 @@ class ClaimInbox:
             await subscription.unsubscribe()
 
 
-CHECK_EVERY = 0.1
-"""Seconds between requests while messages are pending elsewhere."""
-
-
 class PendingChecks:
-    """The requests of one partition."""
+    """The requests for the messages that are pending at other processes."""
 
     def __init__(self) -> None:
         self.due = 0.0

@@ -36,6 +36,7 @@ News = Literal["", "taken", "moved", "deleted"]
 """The news in a status about the consumer."""
 
 _LIMIT = re.compile(r"Exceeded MaxRequest(Batch|Expires|MaxBytes) of (\d+)(\w*)")
+UNLIMITED = 1 << 62
 
 
 class Puller:
@@ -175,9 +176,6 @@ class Puller:
         elif status not in {"404", "408"} and told != "Batch Completed":
             self._not_before = now + AFTER_ERROR
         return ""
-
-
-UNLIMITED = 1 << 62
 
 
 class PullWindow:

@@ -51,6 +51,8 @@ _DIVIDED = (
     "the stream %r divides its subjects into %s partitions, but partitions=%d: give the number in the "
     "stream's subject_transform (see sluicegate.nats.partitioned)"
 )
+AT_ONCE = 250
+"""The most acknowledgements that wait for their responses concurrently."""
 
 
 class Serving:
@@ -292,10 +294,6 @@ class Serving:
         for partition in partitions:
             partition.end()
         await asyncio.gather(*[self.moves.leave(each, 0.0) for each in partitions])
-
-
-AT_ONCE = 250
-"""The most acknowledgements that wait for their responses concurrently."""
 
 
 class PendingAcks:

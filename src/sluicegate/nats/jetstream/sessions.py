@@ -40,6 +40,11 @@ LONGEST_RETRY = 5.0
 """The longest delay in seconds between attempts to connect."""
 
 _NOT_CLOSED = "%s: held messages could not be given back (%s); they are redelivered after %.3g s"
+_USED_UP = (
+    "%s: the consumer %r no longer delivers message %s after %s deliveries, its max_deliver; the "
+    "message stays in the stream"
+)
+_DELETED = "%s: the consumer %r was deleted"
 
 
 class StreamSessions:
@@ -169,13 +174,6 @@ class StreamSessions:
         """Extend records in the background."""
         if self._serving is not None:
             self._serving.extend([each.reply for each in records if isinstance(each, StreamRecord)])
-
-
-_USED_UP = (
-    "%s: the consumer %r no longer delivers message %s after %s deliveries, its max_deliver; the "
-    "message stays in the stream"
-)
-_DELETED = "%s: the consumer %r was deleted"
 
 
 class Advisories:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
 from ..._core.errors import ClosedError
@@ -89,7 +89,7 @@ class JetStreamSource:
     also uses the subject `_SLUICEGATE.members.STREAM.DURABLE`.
     """
 
-    capabilities: ClassVar = SourceCapabilities(
+    capabilities = SourceCapabilities(
         starts=frozenset({"beginning", "end", "time", "offset"}),
         batches=True,
         lag="counts",

@@ -1,9 +1,12 @@
-"""Messages to subjects of NATS, stored by JetStream or not."""
+"""Messages to subjects of NATS, stored by JetStream or not.
+
+- `sink`, and `write`: one batch and its replies.
+- `messages`: items and replies in the form of the protocol; `channel`: messages in flight.
+"""
 
 from ..._core.public import publish_all
-from .messages import PublishAck
-from .sink import NatsSink, classify_nats
+from .sink import NatsSink
 
-__all__ = ["NatsSink", "PublishAck", "classify_nats"]
+__all__ = ["NatsSink"]
 
 publish_all(__name__, "sluicegate.nats")

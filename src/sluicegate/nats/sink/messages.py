@@ -44,6 +44,7 @@ _OURS = {
     EXPECTED_SEQUENCE.lower(): "use expected_last_subject_sequence=",
 }
 _FIRST = b"NATS/1.0\r\n"
+_LAST = re.compile(r"wrong last sequence: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,6 @@ class Refusal(NamedTuple):
 
 
 Answer = PublishAck | NoStream | Refusal | UnknownOutcomeError
-_LAST = re.compile(r"wrong last sequence: (\d+)")
 
 
 def parse_reply(data: bytes, headers: Mapping[str, str] | None) -> Answer:

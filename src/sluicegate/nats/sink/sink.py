@@ -139,7 +139,7 @@ class NatsSink(Openable):
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error of nats-py; see `classify_nats`."""
+        """The class of an error of nats-py."""
         return classify_nats(error)
 
     async def _open(self, stack: AsyncExitStack) -> None:

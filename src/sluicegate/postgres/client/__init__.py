@@ -6,8 +6,8 @@ classify.
 """
 
 from ..._core.public import publish_all
-from .access import Password, PostgresAccess
+from .access import PostgresAccess
 
-__all__ = ["Password", "PostgresAccess"]
+__all__ = ["PostgresAccess"]
 
 publish_all(__name__, "sluicegate.postgres")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
 
 from ..._core.checks import bad
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 LONGEST = 63
 """Maximum length of a name in PostgreSQL, in bytes."""
@@ -18,6 +22,12 @@ def quoted(name: str) -> str:
 def qualified(schema: str | None, name: str) -> str:
     """Return a quoted qualified name; without a schema the search path applies."""
     return quoted(name) if schema is None else f"{quoted(schema)}.{quoted(name)}"
+
+
+def creation(table: str, columns: Mapping[str, str], key: Iterable[str]) -> str:
+    """Return the statement that creates a table, by its qualified name, unless it exists."""
+    kinds = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    return f"CREATE TABLE IF NOT EXISTS {table} ({kinds}, PRIMARY KEY ({', '.join(key)}))"
 
 
 def literal(text: str) -> str:

@@ -81,14 +81,8 @@ class Statements:
         if not self.are_in_blocks:
             yield
             return
-        await con.execute(self.begin)
-        try:
+        async with _between(con, self.begin, "COMMIT"):
             yield
-        except Exception:
-            if not is_gone(con):
-                await con.execute("ROLLBACK")
-            raise
-        await con.execute("COMMIT")
 
     async def keep(self, con: PoolConnectionProxy[Any], *, cached: bool) -> None:
         """Prepare statements exactly if the user's pool caches them."""
@@ -208,6 +202,12 @@ async def rolled_back(con: PoolConnectionProxy[Any], begin: str = BEGIN) -> Asyn
 
     After a cancellation, the return of the connection rolls it back, in bounded time.
     """
+    async with _between(con, begin, "ROLLBACK"):
+        yield
+
+
+@asynccontextmanager
+async def _between(con: PoolConnectionProxy[Any], begin: str, end: str) -> AsyncGenerator[None]:
     await con.execute(begin)
     try:
         yield
@@ -215,7 +215,7 @@ async def rolled_back(con: PoolConnectionProxy[Any], begin: str = BEGIN) -> Asyn
         if not is_gone(con):
             await con.execute("ROLLBACK")
         raise
-    await con.execute("ROLLBACK")
+    await con.execute(end)
 
 
 def _is_limit_refused(error: Exception) -> bool:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 BATCH_WITHIN = 3600.0
 """Seconds for a statement of a deletion, which may read the whole log."""
+PAGE = 500
+"""Messages per query of a replay."""
 
 
 def delete_messages(options: argparse.Namespace) -> int:
@@ -98,13 +100,29 @@ async def _delete(options: argparse.Namespace, *, ask_only: bool = False) -> Del
             )
 
 
-async def connect(stack: AsyncExitStack, options: argparse.Namespace) -> Connections:
-    """Connect to the log and check its schema. Raises `ConfigError`."""
-    need_asyncpg()
-    return await connected_to_log(stack, Access.of(options.dsn, size=1), options.schema)
-
-
-PAGE = 500
+async def replay(options: argparse.Namespace) -> int:
+    """Replay the messages that the arguments select; return the exit code."""
+    if options.last is not None and options.last < options.first:
+        raise UseError("--from must not be after --to")
+    handler = as_handler(named(options.handler), "MODULE:HANDLER")
+    streams = StreamSelection.of(options.category, options.stream)
+    log = SelectedLog(check_schema_name(options.schema), streams)
+    progress, termination = _ReplayProgress(options.first), Termination()
+    async with AsyncExitStack() as stack:
+        reader = LogReader(await connect(stack, options), log)
+        try:
+            failure = await _run(reader, handler, progress, options.last)
+        except asyncio.CancelledError:
+            say(f"interrupted: {progress}; {progress.continued}")
+            if termination.has_come:
+                return TERMINATED
+            raise
+    if failure is None:
+        say(f"replayed: {progress.handled} messages")
+        return OK
+    why = for_log(failure)
+    say(f"stopped at message {progress.running}: {why}; {progress}; {progress.continued}")
+    return INCOMPLETE
 
 
 class _ReplayProgress:
@@ -137,31 +155,6 @@ class _ReplayProgress:
         return f"--from {at} continues"
 
 
-async def replay(options: argparse.Namespace) -> int:
-    """Replay the messages that the arguments select; return the exit code."""
-    if options.last is not None and options.last < options.first:
-        raise UseError("--from must not be after --to")
-    handler = as_handler(named(options.handler), "MODULE:HANDLER")
-    streams = StreamSelection.of(options.category, options.stream)
-    log = SelectedLog(check_schema_name(options.schema), streams)
-    progress, termination = _ReplayProgress(options.first), Termination()
-    async with AsyncExitStack() as stack:
-        reader = LogReader(await connect(stack, options), log)
-        try:
-            failure = await _run(reader, handler, progress, options.last)
-        except asyncio.CancelledError:
-            say(f"interrupted: {progress}; {progress.continued}")
-            if termination.has_come:
-                return TERMINATED
-            raise
-    if failure is None:
-        say(f"replayed: {progress.handled} messages")
-        return OK
-    why = for_log(failure)
-    say(f"stopped at message {progress.running}: {why}; {progress}; {progress.continued}")
-    return INCOMPLETE
-
-
 async def _run(
     reader: LogReader,
     handler: Callable[[Any], Awaitable[object]],
@@ -189,3 +182,9 @@ async def _records(reader: LogReader, first: int, last: int | None) -> AsyncGene
         if len(found) < PAGE and not is_cut:
             return
         first = found[-1].offset + 1
+
+
+async def connect(stack: AsyncExitStack, options: argparse.Namespace) -> Connections:
+    """Connect to the log and check its schema. Raises `ConfigError`."""
+    need_asyncpg()
+    return await connected_to_log(stack, Access.of(options.dsn, size=1), options.schema)

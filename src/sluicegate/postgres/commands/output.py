@@ -32,6 +32,12 @@ LAG = ("subscription", "messages", "seconds", "slots", "processes", "state")
 LAG_OF_SLOTS = ("subscription", "slot", "messages", "seconds", "state")
 SLOTS = ("slot", "position", "messages", "oldest", "seconds", "why")
 _NUMBERS = frozenset({"messages", "seconds", "slots", "slot", "processes", "position", "oldest"})
+QUEUE_LAG = ("queue", "jobs", "ready", "new", "delayed", "leased", "blocked", "parked", "dead", "oldest", "consumers", "state")  # fmt: skip
+LANES = ("key", "state", "jobs", "seconds", "attempts", "consumer", "reason")
+JOBS = ("place", "state", "seconds", "attempts", "reason")
+KEYS = ("key", "slot", "jobs", "seconds", "why")
+RANGES = ("group", "slots", "consumer", "state")
+_QUEUE_NUMBERS = frozenset({*QUEUE_LAG[1:-1], "seconds", "attempts", "place", "slot"})
 
 
 def answer(run: Callable[[], int]) -> int:
@@ -98,7 +104,11 @@ def print_table(
 def print_lag(
     found: Mapping[str, SubscriptionStats], count_to: int, *, in_json: bool = False
 ) -> None:
-    """Print a line per subscription, or an object per subscription."""
+    """Print a line per subscription, or an object per subscription as JSON.
+
+    A count of `count_to` messages or more has a `+`. Subscriptions that could not be read in time
+    have no line.
+    """
     if in_json:
         print_json({name: asdict(stats) for name, stats in found.items()})
         return
@@ -174,14 +184,6 @@ def _slot_row(slot: SlotStats, why: str, count_to: int) -> tuple[object, ...]:
 
 def _count(messages: int, count_to: int) -> str:
     return f"{messages}+" if messages >= count_to else str(messages)
-
-
-QUEUE_LAG = ("queue", "jobs", "ready", "new", "delayed", "leased", "blocked", "parked", "dead", "oldest", "consumers", "state")  # fmt: skip
-LANES = ("key", "state", "jobs", "seconds", "attempts", "consumer", "reason")
-JOBS = ("place", "state", "seconds", "attempts", "reason")
-KEYS = ("key", "slot", "jobs", "seconds", "why")
-RANGES = ("group", "slots", "consumer", "state")
-_QUEUE_NUMBERS = frozenset({*QUEUE_LAG[1:-1], "seconds", "attempts", "place", "slot"})
 
 
 def print_queues(found: Mapping[str, StoredQueue], *, in_json: bool) -> None:

@@ -24,6 +24,26 @@ if TYPE_CHECKING:
     from ...cli.parser import Parser
     from ..schema.objects import SchemaProblem
 
+_COMMANDS = {
+    "install": (
+        "create the schema of streams and queues unless it exists, and grant rights on it to roles"
+    ),
+    "upgrade": "upgrade the schema to the version of this release; messages and jobs stay",
+    "check": "print the problems of the schema and the SQL that repairs them; change nothing",
+}
+_EXAMPLES = {
+    "install": " --append web --subscribe billing --enqueue web --work mailer",
+    "check": " --work mailer",
+}
+_RIGHTS = {
+    "append": "may append messages, but neither read nor change them",
+    "read": "may read messages",
+    "subscribe": "may read messages and store positions of subscriptions",
+    "enqueue": "may enqueue jobs, but neither read nor claim them",
+    "work": "may read queues, and claim and settle jobs",
+    "operate": "may create and change queues, resume and park keys, redrive and purge jobs",
+}
+
 
 def pg(options: argparse.Namespace) -> int:
     """Run a sub-command; return the exit code.
@@ -43,17 +63,17 @@ async def _install(options: argparse.Namespace) -> int:
     statements = await install_streams(
         options.dsn,
         schema=options.schema,
-        append=options.append,
-        read=options.read,
-        subscribe=options.subscribe,
-        enqueue=options.enqueue,
-        work=options.work,
-        operate=options.operate,
+        **_roles(options),
         dry_run=options.dry_run,
     )
     is_new = any("CREATE TABLE" in each for each in statements)
     result = "is installed" if is_new else "exists already; the roles have their rights"
     return _done(options, statements, result)
+
+
+def _roles(options: argparse.Namespace) -> dict[str, list[str]]:
+    """The roles that the arguments name, by right."""
+    return {right: getattr(options, right) for right in _RIGHTS}
 
 
 async def _upgrade(options: argparse.Namespace) -> int:
@@ -76,12 +96,7 @@ async def _check(options: argparse.Namespace) -> int:
     problems = await check_streams(
         options.dsn,
         schema=options.schema,
-        append=options.append,
-        read=options.read,
-        subscribe=options.subscribe,
-        enqueue=options.enqueue,
-        work=options.work,
-        operate=options.operate,
+        **_roles(options),
     )
     for problem in problems:
         _show(problem)
@@ -96,27 +111,6 @@ def _show(problem: SchemaProblem) -> None:
     for statement in problem.repair:
         # the repair of a note is optional
         print(encodable(f"-- {printable(statement)};" if problem.is_note else f"{statement};"))
-
-
-_COMMANDS = {
-    "install": (
-        "create the schema of streams and queues unless it exists, and grant rights on it to roles"
-    ),
-    "upgrade": "upgrade the schema to the version of this release; messages and jobs stay",
-    "check": "print the problems of the schema and the SQL that repairs them; change nothing",
-}
-_EXAMPLES = {
-    "install": " --append web --subscribe billing --enqueue web --work mailer",
-    "check": " --work mailer",
-}
-_RIGHTS = {
-    "append": "may append messages, but neither read nor change them",
-    "read": "may read messages",
-    "subscribe": "may read messages and store positions of subscriptions",
-    "enqueue": "may enqueue jobs, but neither read nor claim them",
-    "work": "may read queues, and claim and settle jobs",
-    "operate": "may create and change queues, resume and park keys, redrive and purge jobs",
-}
 
 
 def pg_options(parser: Parser) -> None:

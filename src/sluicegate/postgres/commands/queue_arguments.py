@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     _Option = tuple[str, dict[str, Any]]
     Parse = Callable[[str], Any]
 
+_TOLD = {
+    "QUEUE": "the queue",
+    "KEY": "the key; none for a queue with ordering_required",
+    "GROUP": "the group of consumers",
+}
+
 
 class _Command(NamedTuple):
     """A sub-command, and its positional arguments after the DSN."""
@@ -78,11 +84,6 @@ _COMMANDS = (
     _Command("retain", "apply the retention settings of queues", "QUEUE?"),
     _Command("drop", "delete a queue with all its kept data"),
 )
-_TOLD = {
-    "QUEUE": "the queue",
-    "KEY": "the key; none for a queue with ordering_required",
-    "GROUP": "the group of consumers",
-}
 
 
 def queue_options(parser: Parser) -> None:

@@ -26,6 +26,25 @@ if TYPE_CHECKING:
     from ..streams.admin import ResetPoint
     from ..streams.stats import SubscriptionReport
 
+_COMMANDS = {
+    "lag": "print the number of unhandled messages of each subscription, and the age of the oldest",
+    "explain": "print a subscription's positions, why its slots wait, and what holds back the horizon",
+    "pause": "stop the delivery of messages to a subscription, or of some slots",
+    "resume": "end a pause",
+    "reset": "move a subscription to the beginning, the next message, a time or a position",
+    "skip": "skip one message of a subscription",
+    "delete": "delete a subscription, the messages of a stream, or old messages",
+    "replay": "pass messages to a handler again, outside any subscription; stores nothing",
+}
+_EXAMPLES = {
+    "pause": "billing --slots 0-15",
+    "reset": "billing --to 2026-01-31T12:00",
+    "skip": "billing 4711 --reason poison",
+    "delete": "--older-than 90d",
+    "replay": "app:handle --category order --from 4000",
+}
+"""The arguments after the DSN in the example of each command; default: a subscription."""
+
 
 def stream(options: argparse.Namespace) -> int:
     """Run a sub-command; return the exit code.
@@ -185,27 +204,6 @@ def _delete(options: argparse.Namespace) -> int:
 
 def _slot_names(slots: Iterable[int]) -> str:
     return ", ".join(map(str, slots))
-
-
-_COMMANDS = {
-    "lag": "print the number of unhandled messages of each subscription, and the age of the oldest",
-    "explain": "print a subscription's positions, why its slots wait, and what holds back the horizon",
-    "pause": "stop the delivery of messages to a subscription, or of some slots",
-    "resume": "end a pause",
-    "reset": "move a subscription to the beginning, the next message, a time or a position",
-    "skip": "skip one message of a subscription",
-    "delete": "delete a subscription, the messages of a stream, or old messages",
-    "replay": "pass messages to a handler again, outside any subscription; stores nothing",
-}
-
-_EXAMPLES = {
-    "pause": "billing --slots 0-15",
-    "reset": "billing --to 2026-01-31T12:00",
-    "skip": "billing 4711 --reason poison",
-    "delete": "--older-than 90d",
-    "replay": "app:handle --category order --from 4000",
-}
-"""The arguments after the DSN in the example of each command; default: a subscription."""
 
 
 def stream_options(parser: Parser) -> None:

@@ -1,1 +1,4 @@
-"""Rows and columns in the binary format of `COPY`."""
+"""Rows and columns in the binary format of `COPY`.
+
+- `wire`: the format; `rows`: from Python values; `columns`: from Arrow, laid out by `layout`.
+"""

@@ -24,11 +24,13 @@ from pyarrow import compute
 
 from .layout import ArrayValues, FixedValues, Layout, NoEncoder, SlicedValues, move, put
 from .wire import (
+    DIGITS,
     ELEMENT_OIDS,
     EPOCH_DAYS,
     EPOCH_MICROSECONDS,
     HEADER,
     JSONB_VERSION,
+    NEGATIVE,
     TRAILER,
     numeric_bytes,
 )
@@ -50,10 +52,7 @@ _TEXTS = frozenset({"text", "character varying", "json", "jsonb", "xml"})
 _TEXT = np.dtype("V8, S1, V4, S1, V4, S1, V4, S1, V12")  # 8-4-4-4-12 digits
 _STEP = 4_096
 """Number of rows that are decoded together."""
-_DIGITS = 4
-"""Decimal digits in one digit of numeric."""
-_BASE = 10**_DIGITS
-_NEGATIVE = 0x4000
+_BASE = 10**DIGITS
 _HEAD = 4
 """16-bit numbers before the digits: their count, the weight of the first, sign, scale."""
 _HALF = np.uint64(32)
@@ -257,8 +256,8 @@ class DecimalValues(FixedValues):
     def __init__(self, words: Any, valid: Any, precision: int, scale: int) -> None:
         self._words = words
         self._scale = scale
-        self._after = -(-scale // _DIGITS)
-        self._count = self._after + -(-max(precision - scale, 1) // _DIGITS)
+        self._after = -(-scale // DIGITS)
+        self._count = self._after + -(-max(precision - scale, 1) // DIGITS)
         super().__init__(f"V{2 * (_HEAD + self._count)}", valid)
 
     def array(self, start: int, stop: int) -> Any:
@@ -267,13 +266,13 @@ class DecimalValues(FixedValues):
         out = np.empty((stop - start, _HEAD + self._count), ">u2")
         out[:, 0] = self._count
         out[:, 1] = (self._count - self._after - 1) % (1 << 16)
-        out[:, 2] = np.where(negative, _NEGATIVE, 0)
+        out[:, 2] = np.where(negative, NEGATIVE, 0)
         out[:, 3] = self._scale
-        place, known = _HEAD + self._count, self._scale % _DIGITS
+        place, known = _HEAD + self._count, self._scale % DIGITS
         if known:
             words, digit = _divide(words, 10**known)
             place -= 1
-            out[:, place] = digit * np.uint64(10 ** (_DIGITS - known))
+            out[:, place] = digit * np.uint64(10 ** (DIGITS - known))
         while place > _HEAD:
             words, two = _divide(words, _BASE**2)
             first = two // np.uint64(_BASE)

@@ -39,11 +39,10 @@ ELEMENT_OIDS = {
     "uuid": 2950,
 }
 """The OIDs of types of array elements; the same on every server."""
-
-
-_DIGITS = 4
+DIGITS = 4
 """Decimal digits in one digit of numeric."""
-_NEGATIVE = 0x4000
+NEGATIVE = 0x4000
+"""The sign of a numeric below 0."""
 _SPECIAL = {("F", 0): 0xD000, ("F", 1): 0xF000}
 _NAN = 0xC000
 
@@ -53,14 +52,14 @@ def numeric_bytes(value: Decimal) -> bytes:
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         return struct.pack(">HhHH", 0, 0, _SPECIAL.get((exponent, sign), _NAN), 0)
-    shift = exponent % _DIGITS
+    shift = exponent % DIGITS
     number = int("".join(map(str, digits))) * 10**shift
     groups: list[int] = []
     while number:
         number, group = divmod(number, 10_000)
         groups.append(group)
-    weight = (exponent - shift) // _DIGITS + len(groups) - 1 if groups else 0
+    weight = (exponent - shift) // DIGITS + len(groups) - 1 if groups else 0
     head = struct.pack(
-        ">HhHH", len(groups), weight, _NEGATIVE if sign and groups else 0, max(-exponent, 0)
+        ">HhHH", len(groups), weight, NEGATIVE if sign and groups else 0, max(-exponent, 0)
     )
     return head + struct.pack(f">{len(groups)}H", *reversed(groups))

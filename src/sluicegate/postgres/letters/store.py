@@ -60,6 +60,34 @@ _NOTED = ("state", "replay", "outcome")
 _COLUMNS = ", ".join(map(quoted, (*DeadLetterRecord.COLUMNS, *_NOTED, "number")))
 _CHANGED = ("attempts", *ERROR, "last_at")
 """Fields that a replay replaces if it has new values."""
+CLOSE_TIMEOUT = 5.0
+"""Seconds for closing the connection."""
+_LOCK = (
+    "SELECT pg_try_advisory_{}lock(hashtext('sluicegate dlq'), to_regclass($1::text)::oid::int) "
+    "AS held"
+)
+_FIND = """
+SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS name, c.relkind::text
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)
+"""
+_DESCRIBE = f"""
+SELECT attname::text AS name, CASE atttypmod WHEN -1 THEN {identity("atttypid")}
+    ELSE format_type(atttypid, atttypmod) END AS type, attnotnull AS is_required,
+    atthasdef OR attidentity <> '' AS fills_itself
+FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+_HAS_UNIQUE_KEY = """
+SELECT EXISTS (
+    SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+    WHERE i.indrelid = $1 AND a.attname = 'key' AND i.indnkeyatts = 1 AND i.indisunique
+        AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
+) AS it
+"""
+_LIMIT_WAIT = """
+SELECT set_config('lock_timeout', '5s', true) WHERE current_setting('lock_timeout') = '0'
+"""
+"""If a long transaction uses the table, every writer would queue behind this lock request."""
+_TABLES = ("r", "p")  # ordinary and partitioned ones
 
 
 class PostgresStore:
@@ -183,13 +211,6 @@ def _letter(row: asyncpg.Record) -> Letter:
     return letter_of(record).after(noted)
 
 
-CLOSE_TIMEOUT = 5.0
-_LOCK = (
-    "SELECT pg_try_advisory_{}lock(hashtext('sluicegate dlq'), to_regclass($1::text)::oid::int) "
-    "AS held"
-)
-
-
 class LetterConnection:
     """One connection. Methods raise `StoreError`. A DSN that cannot be read raises `ConfigError`."""
 
@@ -276,30 +297,6 @@ class LetterConnection:
     def text_of(self, error: BaseException) -> str:
         """Return an error's text without item values."""
         return for_log(error).partition(": ")[2] or type(error).__name__
-
-
-_FIND = """
-SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS name, c.relkind::text
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)
-"""
-_DESCRIBE = f"""
-SELECT attname::text AS name, CASE atttypmod WHEN -1 THEN {identity("atttypid")}
-    ELSE format_type(atttypid, atttypmod) END AS type, attnotnull AS is_required,
-    atthasdef OR attidentity <> '' AS fills_itself
-FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum
-"""
-_HAS_UNIQUE_KEY = """
-SELECT EXISTS (
-    SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-    WHERE i.indrelid = $1 AND a.attname = 'key' AND i.indnkeyatts = 1 AND i.indisunique
-        AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
-) AS it
-"""
-_LIMIT_WAIT = """
-SELECT set_config('lock_timeout', '5s', true) WHERE current_setting('lock_timeout') = '0'
-"""
-"""If a long transaction uses the table, every writer would queue behind this lock request."""
-_TABLES = ("r", "p")  # ordinary and partitioned ones
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,51 +9,16 @@ keys. `sink` and `enqueue` insert jobs; `source` fetches them: `leasing` and `le
 from ..._core.public import publish_all
 from ..records.monitor import QueueObserver
 from .admin import QueueAdmin
-from .contents import JobAdmin, LaneAdmin, OnBatch, Retained, StoppedJob
-from .enqueue import Enqueued
 from .monitor import QueueMonitor
-from .report import QueueReport
-from .ring import SlotRange
-from .routing import RangeAdmin
-from .settings import QueueChanges, QueueSettings
 from .sink import PostgresQueueSink
 from .source import PostgresQueueSource
-from .stats import (
-    LaneStats,
-    MemberStats,
-    OpenTransaction,
-    QueueFigures,
-    QueueMonitorStats,
-    QueueStats,
-    RangeStats,
-    StoredQueue,
-)
 
 __all__ = [
-    "Enqueued",
-    "JobAdmin",
-    "LaneAdmin",
-    "LaneStats",
-    "MemberStats",
-    "OnBatch",
-    "OpenTransaction",
     "PostgresQueueSink",
     "PostgresQueueSource",
     "QueueAdmin",
-    "QueueChanges",
-    "QueueFigures",
     "QueueMonitor",
-    "QueueMonitorStats",
     "QueueObserver",
-    "QueueReport",
-    "QueueSettings",
-    "QueueStats",
-    "RangeAdmin",
-    "RangeStats",
-    "Retained",
-    "SlotRange",
-    "StoppedJob",
-    "StoredQueue",
 ]
 
 publish_all(__name__, "sluicegate.postgres")

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from ..._core import checks
@@ -17,7 +16,7 @@ from ..._core.checks import bad, shown
 from ..._core.errors import ConfigError, RefusedError
 from ..._core.keywords import known_arguments
 from ..client.access import PostgresAccess
-from ..records.access import SchemaAccess, SchemaObject
+from ..records.access import SchemaAccess, SchemaObject, nearest
 from ..schema.contents import LOST_JOBS
 from ..schema.opened import DEFAULT_SCHEMA
 from .contents import COUNT_TO, JobAdmin, LaneAdmin
@@ -289,7 +288,7 @@ class QueueAdmin(SchemaObject):
 
     @property
     def _access_now(self) -> SchemaAccess:
-        return SchemaAccess(self._opened, self._schema, self._access.place, "queues")
+        return self._access_to("queues")
 
     @property
     def _queries(self) -> QueueQueries:
@@ -302,8 +301,7 @@ class QueueAdmin(SchemaObject):
         return found[name]
 
     def _missing(self, name: str, others: list[str]) -> ConfigError:
-        near = dict.fromkeys((*get_close_matches(name, others), *others))
-        has = f"it has {', '.join([*near][:5])}" if near else "it has none"
+        has = nearest(name, others)
         rule = f"is not in the schema {self._schema}; {has}; `sluicegate queue create` makes one"
         return bad("queue", name, rule)
 

@@ -33,6 +33,44 @@ COUNT_TO = 1000
 """Default limit for the counted jobs of a key."""
 _RESUME = "SELECT {schema}.resume_lane($1, $2, $3, $4)"
 _PARK = "SELECT {schema}.park_lane($1, $2, $3)"
+_STOPPED = """
+SELECT j.place, CASE j.state WHEN 1 THEN 'blocked' ELSE 'parked' END, j.attempts,
+  (extract(epoch FROM clock_timestamp()) - extract(epoch FROM j.at))::float8, j.reason
+FROM {schema}.job j WHERE j.queue = $1 AND j.state <> 0 ORDER BY j.place LIMIT $2
+"""
+_RESUME_LOOSE = "SELECT {schema}.resume_loose($1, $2::bigint[], $3)"
+_REDRIVE = "SELECT {schema}.redrive_jobs($1, $2, $3::bigint[], $4)"
+_DEAD = """
+SELECT count(*) FROM (
+  SELECT FROM {schema}.finished_job f WHERE f.queue = $1 AND f.outcome = 'dead'
+    AND ($2::text IS NULL OR f.key = $2) AND ($3::bigint[] IS NULL OR f.place = ANY ($3))
+  LIMIT $4) c
+"""
+_PURGE_FINISHED = "SELECT {schema}.purge_finished($1, $2, $3, $5, $4)"
+_PURGE_WAITING = "SELECT {schema}.purge_waiting($1, $2, $4, NULL, $3)"
+_TIME = "SELECT clock_timestamp() - $1::interval"
+_FORGET_IDS = """
+WITH gone AS (
+  DELETE FROM {schema}.job_id i WHERE i.queue = $1 AND i.ctid = ANY (ARRAY(
+    SELECT o.ctid FROM {schema}.job_id o WHERE o.queue = $1 AND o.at < $2
+      AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.queue = o.queue AND j.place = o.place)
+    LIMIT $3)) RETURNING 1)
+SELECT count(*) FROM gone
+"""
+_FORGET_CLIENTS = """
+WITH gone AS (
+  DELETE FROM {schema}.queue_client c WHERE c.queue = $1 AND c.ctid = ANY (ARRAY(
+    SELECT o.ctid FROM {schema}.queue_client o WHERE o.queue = $1 AND o.at < $2
+    LIMIT $3)) RETURNING 1)
+SELECT count(*) FROM gone
+"""
+KEEP_IDS = timedelta(days=7)
+"""Default retention of the ids of handled jobs."""
+KEEP_CLIENTS = timedelta(days=90)
+"""Default retention of the last numbers of clients."""
+OnBatch: TypeAlias = "Callable[[int], object]"
+"""Called with the number of jobs after each batch of a long operation."""
+Purged: TypeAlias = Literal["waiting", "done", "dead"]
 
 
 class LaneAdmin:
@@ -113,44 +151,6 @@ class LaneAdmin:
 
     def __repr__(self) -> str:
         return f"LaneAdmin({self._queue.name!r})"
-
-
-OnBatch: TypeAlias = "Callable[[int], object]"
-"""Called with the number of jobs after each batch of a long operation."""
-Purged: TypeAlias = Literal["waiting", "done", "dead"]
-_STOPPED = """
-SELECT j.place, CASE j.state WHEN 1 THEN 'blocked' ELSE 'parked' END, j.attempts,
-  (extract(epoch FROM clock_timestamp()) - extract(epoch FROM j.at))::float8, j.reason
-FROM {schema}.job j WHERE j.queue = $1 AND j.state <> 0 ORDER BY j.place LIMIT $2
-"""
-_RESUME_LOOSE = "SELECT {schema}.resume_loose($1, $2::bigint[], $3)"
-_REDRIVE = "SELECT {schema}.redrive_jobs($1, $2, $3::bigint[], $4)"
-_DEAD = """
-SELECT count(*) FROM (
-  SELECT FROM {schema}.finished_job f WHERE f.queue = $1 AND f.outcome = 'dead'
-    AND ($2::text IS NULL OR f.key = $2) AND ($3::bigint[] IS NULL OR f.place = ANY ($3))
-  LIMIT $4) c
-"""
-_PURGE_FINISHED = "SELECT {schema}.purge_finished($1, $2, $3, $5, $4)"
-_PURGE_WAITING = "SELECT {schema}.purge_waiting($1, $2, $4, NULL, $3)"
-_TIME = "SELECT clock_timestamp() - $1::interval"
-_FORGET_IDS = """
-WITH gone AS (
-  DELETE FROM {schema}.job_id i WHERE i.queue = $1 AND i.ctid = ANY (ARRAY(
-    SELECT o.ctid FROM {schema}.job_id o WHERE o.queue = $1 AND o.at < $2
-      AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.queue = o.queue AND j.place = o.place)
-    LIMIT $3)) RETURNING 1)
-SELECT count(*) FROM gone
-"""
-_FORGET_CLIENTS = """
-WITH gone AS (
-  DELETE FROM {schema}.queue_client c WHERE c.queue = $1 AND c.ctid = ANY (ARRAY(
-    SELECT o.ctid FROM {schema}.queue_client o WHERE o.queue = $1 AND o.at < $2
-    LIMIT $3)) RETURNING 1)
-SELECT count(*) FROM gone
-"""
-KEEP_IDS = timedelta(days=7)
-KEEP_CLIENTS = timedelta(days=90)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,22 @@ LONGEST_PAYLOAD = 255 << 20
 """Below the server's limit for the contents of a `jsonb`, in characters of JSON."""
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -(1 << 15), (1 << 15) - 1
 _NUMBERS = 1 << 128
+NO_QUEUE = "PS010"
+FULL = "PS011"
+NO_SLOT = "PS012"
+"""SQLSTATEs of the schema's functions, as are the two above."""
+_STATEMENT = (
+    "SELECT r_state, r_place FROM {schema}.enqueue(CAST($1 AS text), CAST($2 AS text[]), "
+    "CAST($3 AS text[]), CAST($4 AS text[]), CAST(CAST($5 AS text[]) AS timestamptz[]), "
+    "CAST($6 AS int[]), CAST($7 AS int[]), CAST($8 AS text[]), CAST($9 AS text[])) ORDER BY r_n"
+)
+_QUEUE = """
+SELECT q.slot_function, (
+    SELECT bool_and(has_function_privilege(p.oid, 'EXECUTE')) FROM pg_proc p
+    JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $2 AND p.proname = 'enqueue'
+  ) AS may_enqueue
+FROM {schema}.queue q WHERE q.name = $1
+"""
 
 
 class Enqueued(NamedTuple):
@@ -158,24 +174,6 @@ def job_priority(value: object) -> int | None:
 
 
 # ruff: noqa: S608  # names in statements are quoted
-
-
-NO_QUEUE = "PS010"
-FULL = "PS011"
-NO_SLOT = "PS012"
-
-_STATEMENT = (
-    "SELECT r_state, r_place FROM {schema}.enqueue(CAST($1 AS text), CAST($2 AS text[]), "
-    "CAST($3 AS text[]), CAST($4 AS text[]), CAST(CAST($5 AS text[]) AS timestamptz[]), "
-    "CAST($6 AS int[]), CAST($7 AS int[]), CAST($8 AS text[]), CAST($9 AS text[])) ORDER BY r_n"
-)
-_QUEUE = """
-SELECT q.slot_function, (
-    SELECT bool_and(has_function_privilege(p.oid, 'EXECUTE')) FROM pg_proc p
-    JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = $2 AND p.proname = 'enqueue'
-  ) AS may_enqueue
-FROM {schema}.queue q WHERE q.name = $1
-"""
 
 
 def enqueue_statement(schema: str) -> str:

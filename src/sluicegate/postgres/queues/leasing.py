@@ -54,6 +54,12 @@ _NO_QUEUE = "PS010"
 LOST_AMONG = 100
 """Keys and jobs to check for lost jobs; the monitor checks more."""
 _LOCK_NOT_AVAILABLE = "55P03"
+EXTENSIONS = 3
+"""Extensions of a lease within its duration, so that two may fail."""
+SHORTEST_LEASE = 0.1
+"""Seconds of the shortest lease."""
+REST = 1.0
+"""The shortest time in seconds between two moves of automatic ranges."""
 
 
 class LeasedJob(NamedTuple):
@@ -338,11 +344,6 @@ class QueueLeases:
             raise caused(UnavailableError(text), error)  # noqa: B904  # it has its cause
 
 
-EXTENSIONS = 3
-"""Extensions of a lease within its duration, so that two may fail."""
-SHORTEST_LEASE = 0.1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions:
     """The jobs to read, and how to read them."""
@@ -398,10 +399,6 @@ class QueueOptions:
 def _own_name() -> str:
     """Return a unique name by which operators can find the process."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-
-
-REST = 1.0
-"""The shortest time in seconds between two moves of automatic ranges."""
 
 
 class Member:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from ..._core import checks
 from ..._core.keywords import known_arguments
 from ..client.access import PostgresAccess
-from ..records.access import SchemaAccess
 from ..records.monitor import EVERY, Monitor, QueueObserver
 from ..schema.opened import DEFAULT_SCHEMA
 from .queries import QueueQueries
@@ -76,8 +75,7 @@ class QueueMonitor(Monitor[QueueFigures, QueueMonitorStats]):
 
     async def _read(self, clock: Clock) -> QueueFigures:
         del clock
-        access = SchemaAccess(self._opened, self._schema, self._access.place, "queues")
-        queries = QueueQueries(access)
+        queries = QueueQueries(self._access_to("queues"))
         found = await queries.queues()
         queues = {name: await self._of_queue(queries, queue) for name, queue in found.items()}
         paused = {name: queue.is_paused for name, queue in found.items()}

@@ -26,6 +26,44 @@ if TYPE_CHECKING:
 
 NOW = "statement_timestamp()"
 """Can be used in index conditions, and is constant within a statement."""
+_FREE = "t.lease IS NULL AND t.state = 0"
+_LOOSE = "t.key IS NULL AND t.due IS NULL AND t.lease IS NULL AND t.state = 0"
+_RUNG = (
+    "SELECT j.at FROM (SELECT b.low FROM {schema}.bell b WHERE b.queue = $1 ORDER BY b.low LIMIT 100) r "
+    "JOIN {schema}.job j ON j.queue = $1 AND j.place = r.low"
+)
+_EXPIRED = f"t.lease IS NOT NULL AND t.lease_until <= {NOW}"
+_LIVE = f"t.lease IS NOT NULL AND t.lease_until > {NOW}"
+_TRANSACTION = (
+    "a.pid, coalesce(a.application_name, ''), a.usename::text, a.state, "
+    "extract(epoch FROM clock_timestamp() - a.xact_start)::float8"
+)
+WRITER = f"""
+SELECT {_TRANSACTION} FROM pg_locks k JOIN pg_stat_activity a USING (pid)
+WHERE k.locktype = 'relation' AND k.relation = '{{schema}}.job'::regclass AND k.granted
+  AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+  AND k.mode = 'RowExclusiveLock' AND a.pid <> pg_backend_pid()
+ORDER BY a.xact_start LIMIT 1
+"""
+"""The oldest open transaction that has written jobs."""
+SNAPSHOT = f"""
+SELECT {_TRANSACTION} FROM pg_stat_activity a
+WHERE a.backend_xmin IS NOT NULL AND a.datname = current_database() AND a.pid <> pg_backend_pid()
+  AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
+  AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = a.pid)
+ORDER BY age(a.backend_xmin) DESC, a.xact_start LIMIT 1
+"""
+"""The transaction with the oldest snapshot, which keeps dead rows. A vacuum's own snapshot keeps none."""
+TABLE_FIGURES = """
+SELECT relname AS name, n_dead_tup AS dead, pg_total_relation_size(relid) AS size
+FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = ANY ($2::text[]::name[])
+"""
+STATES: tuple[LaneState, ...] = ("blocked", "parked", "leased", "ready", "delayed")
+TABLES = ("job", "lane", "bell", "finished_job", "job_id", "queue_client", "queueing_lock")
+QUEUES = (
+    f"SELECT q.name, q.paused, q.created_at, {', '.join(COLUMNS)} FROM {{schema}}.queue q "
+    "WHERE $1::text IS NULL OR q.name = $1 ORDER BY q.name"
+)
 
 
 def _seconds(since: str) -> str:
@@ -42,8 +80,6 @@ def _priorities(name: str, table: str, where: str) -> str:
     )
 
 
-_FREE = "t.lease IS NULL AND t.state = 0"
-_LOOSE = "t.key IS NULL AND t.due IS NULL AND t.lease IS NULL AND t.state = 0"
 _WITH = "WITH RECURSIVE " + ", ".join(
     (
         _priorities("p_plain", "lane", f"{_FREE} AND NOT t.sticky"),
@@ -80,10 +116,6 @@ def _ready_loose(most: str) -> str:
     )
 
 
-_RUNG = (
-    "SELECT j.at FROM (SELECT b.low FROM {schema}.bell b WHERE b.queue = $1 ORDER BY b.low LIMIT 100) r "
-    "JOIN {schema}.job j ON j.queue = $1 AND j.place = r.low"
-)
 _READY_SINCE = f"""least(
     (SELECT min(r.due) FROM ({_free_lanes("<=", "1")}) r),
     (SELECT min(t.lease_until) FROM {{schema}}.lane t WHERE t.queue = $1 AND t.lease IS NOT NULL),
@@ -92,8 +124,6 @@ _READY_SINCE = f"""least(
     (SELECT min(t.due) FROM {{schema}}.job t WHERE t.queue = $1 AND t.due IS NOT NULL),
     (SELECT min(r.at) FROM ({_ready_loose("1")}) r WHERE NOT q.ordering_required))"""
 """The time at which the longest waiting key became ready, or a future time."""
-_EXPIRED = f"t.lease IS NOT NULL AND t.lease_until <= {NOW}"
-_LIVE = f"t.lease IS NOT NULL AND t.lease_until > {NOW}"
 STATS = f"""
 {_WITH}
 SELECT q.paused, {_count("job", "true")} AS jobs,
@@ -171,38 +201,6 @@ LEFT JOIN LATERAL (
   ORDER BY l.lease_until DESC LIMIT 1) d ON true
 WHERE r.queue = $1 AND ($2::text IS NULL OR r.grp = $2) ORDER BY r.grp, r.lo
 """
-_TRANSACTION = (
-    "a.pid, coalesce(a.application_name, ''), a.usename::text, a.state, "
-    "extract(epoch FROM clock_timestamp() - a.xact_start)::float8"
-)
-WRITER = f"""
-SELECT {_TRANSACTION} FROM pg_locks k JOIN pg_stat_activity a USING (pid)
-WHERE k.locktype = 'relation' AND k.relation = '{{schema}}.job'::regclass AND k.granted
-  AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-  AND k.mode = 'RowExclusiveLock' AND a.pid <> pg_backend_pid()
-ORDER BY a.xact_start LIMIT 1
-"""
-"""The oldest open transaction that has written jobs."""
-SNAPSHOT = f"""
-SELECT {_TRANSACTION} FROM pg_stat_activity a
-WHERE a.backend_xmin IS NOT NULL AND a.datname = current_database() AND a.pid <> pg_backend_pid()
-  AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
-  AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = a.pid)
-ORDER BY age(a.backend_xmin) DESC, a.xact_start LIMIT 1
-"""
-"""The transaction with the oldest snapshot, which keeps dead rows. A vacuum's own snapshot keeps none."""
-TABLE_FIGURES = """
-SELECT relname AS name, n_dead_tup AS dead, pg_total_relation_size(relid) AS size
-FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = ANY ($2::text[]::name[])
-"""
-
-
-STATES: tuple[LaneState, ...] = ("blocked", "parked", "leased", "ready", "delayed")
-TABLES = ("job", "lane", "bell", "finished_job", "job_id", "queue_client", "queueing_lock")
-QUEUES = (
-    f"SELECT q.name, q.paused, q.created_at, {', '.join(COLUMNS)} FROM {{schema}}.queue q "
-    "WHERE $1::text IS NULL OR q.name = $1 ORDER BY q.name"
-)
 
 
 class QueueQueries:

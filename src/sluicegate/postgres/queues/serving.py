@@ -55,6 +55,10 @@ _PAUSED = "the queue is paused: `sluicegate queue resume` continues it"
 _LOCKED = "another session keeps %d keys locked, such as %r; their jobs are settled after it"
 _EXPIRED = "they were not extended in time"
 _REPLACED = "they had expired, or the queue has changed"
+WEIGHT = 0.25
+"""Weight of the last claim in the average number of jobs per key."""
+FEW_KEYS = 10
+"""Factor for the jobs leased per key while few keys are ready."""
 
 
 class OpenQueue(Serving):
@@ -305,7 +309,7 @@ class OpenQueue(Serving):
         """Return the move that settles a claim's jobs before this offset in another transaction."""
         return LeaseMove(self._queue, self._options.queue, self._lease_of(claim), offset)
 
-    async def settled(self, claim: SourceClaim) -> int:
+    async def fetch_settled_offset(self, claim: SourceClaim) -> int:
         """Return the offset before which all jobs of a claim are settled in the queue."""
         lease = self._lease_of(claim)
         places = lease.places
@@ -446,12 +450,6 @@ class OpenQueue(Serving):
         """Return the offset after the last job of each claim."""
         found = {claim: self._book.of(claim) for claim in claims}
         return {c: lease.places[-1] + 1 for c, lease in found.items() if lease is not None}
-
-
-WEIGHT = 0.25
-"""Weight of the last claim in the average number of jobs per key."""
-FEW_KEYS = 10
-"""Factor for the jobs leased per key while few keys are ready."""
 
 
 class Claimer:

@@ -294,7 +294,7 @@ class _QueueWrite(RecordWrite[JobColumns]):
         """See `RecordWrite`."""
         everything = range(len(self._given.indices))
         try:
-            await self._run(con, statements, everything)
+            await self._write(con, everything, self._together(con, statements, everything))
         except ThrottledError as error:
             if sqlstate(error.__cause__ or error) != FULL:
                 raise
@@ -310,7 +310,8 @@ class _QueueWrite(RecordWrite[JobColumns]):
         places = range(len(self._given.indices))
         for start in places[::size]:
             try:
-                await self._run(con, statements, places[start : start + size])
+                part = places[start : start + size]
+                await self._write(con, part, self._together(con, statements, part))
             except Exception as error:
                 indices = self._given.indices
                 self._left.update(dict.fromkeys(indices[start : start + size], error))
@@ -319,32 +320,11 @@ class _QueueWrite(RecordWrite[JobColumns]):
                 self._left.update(dict.fromkeys(indices[start + size :], behind))
                 return
 
-    async def _run(
+    async def _together(
         self, con: PoolConnectionProxy[Any], statements: Statements, places: Sequence[int]
-    ) -> None:
-        try:
-            async with self._transaction(con, statements, places):
-                answers = await self._send(con, places)
-        except Exception as error:
-            if not self._may_be_items(error):
-                raise self._write_error(error)  # noqa: B904  # the cause is set
-        else:
-            self._note(answers)
-            return
-        failed = set(self._failed)
-        try:
-            async with transaction(con, isolation="read_committed"):
-                await self._search(con, places)
-        except Exception as error:
-            self._failed = failed
-            self._forget(places)
-            raise self._write_error(error)  # noqa: B904  # the cause is set
-
-    def _forget(self, places: Sequence[int]) -> None:
-        """Drop the results of a transaction that was rolled back."""
-        for place in places:
-            for answers in (self._errors, self._outcomes, self._details):
-                answers.pop(self._given.indices[place], None)
+    ) -> list[Answer]:
+        async with self._transaction(con, statements, places):
+            return await self._send(con, places)
 
     @asynccontextmanager
     async def _transaction(

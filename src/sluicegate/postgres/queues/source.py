@@ -140,12 +140,12 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
         """
         return self._opened.move_to(claim, position.offset)
 
-    async def settled(self, claim: SourceClaim) -> int:
+    async def fetch_settled_offset(self, claim: SourceClaim) -> int:
         """Ask the server for the offset before which all jobs of a claim are settled.
 
         Raises `PositionLost` for a claim that has ended, and errors of the client.
         """
-        return await self._opened.settled(claim)
+        return await self._opened.fetch_settled_offset(claim)
 
     async def put_back(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from ..._core.classify import caused
@@ -23,7 +24,7 @@ from ..client.refusals import refusal, repair_of
 from ..schema.opened import check_schema_name, connected_to_log
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Sequence
+    from collections.abc import AsyncGenerator, Collection, Generator, Sequence
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
@@ -64,6 +65,9 @@ class SchemaObject(Openable):
         if self._connections is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
         return self._connections
+
+    def _access_to(self, subject: Literal["queues", "log"]) -> SchemaAccess:
+        return SchemaAccess(self._opened, self._schema, self._access.place, subject)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._access.place}, schema={self._schema!r})"
@@ -184,3 +188,9 @@ def oldest_appender(schema: str) -> str:
 def appender_of(rows: Sequence[Any]) -> OpenAppender | None:
     """Return the appender of a row; `None` if no appending transaction is open."""
     return OpenAppender(*rows[0]) if rows else None
+
+
+def nearest(name: str, others: Collection[str]) -> str:
+    """Return what there is instead of `name`, the most similar names first, for a message."""
+    near = dict.fromkeys((*get_close_matches(name, others), *others))
+    return f"it has {', '.join([*near][:5])}" if near else "it has none"

@@ -43,7 +43,7 @@ from .access import NO_RIGHT, NOT_INSTALLED, SchemaObject
 from .values import message_id
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
     from contextlib import AsyncExitStack
 
     from asyncpg.pool import PoolConnectionProxy
@@ -76,7 +76,7 @@ class RecordSink(SchemaObject):
         self._notifier: Notifier | None = None
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by its SQLSTATE; see `classify_postgres`."""
+        """The class of an error by its SQLSTATE."""
         return classify_postgres(error)
 
     async def _write(self, batch: Batch[Any]) -> WriteResult:
@@ -270,6 +270,35 @@ class RecordWrite(ABC, Generic[ColumnsT]):
     @abstractmethod
     def _note(self, answers: Any) -> None:
         """Record the answers."""
+
+    async def _write(
+        self, con: PoolConnectionProxy[Any], places: Sequence[int], together: Awaitable[Any]
+    ) -> None:
+        """Write the records at these places by `together`, one transaction for all; if the server
+        refuses one of them, write those that it accepts. Raises errors of the batch as a whole.
+        """
+        try:
+            answers = await together
+        except Exception as error:
+            if not self._may_be_items(error):
+                raise self._write_error(error)  # noqa: B904  # the cause is set
+        else:
+            self._note(answers)
+            return
+        failed = set(self._failed)
+        try:
+            async with transaction(con, isolation="read_committed"):
+                await self._search(con, places)
+        except Exception as error:
+            self._failed = failed
+            self._forget(places)
+            raise self._write_error(error)  # noqa: B904  # the cause is set
+
+    def _forget(self, places: Sequence[int]) -> None:
+        """Drop the results of a transaction that was rolled back."""
+        for place in places:
+            for answers in (self._errors, self._outcomes, self._details):
+                answers.pop(self._given.indices[place], None)
 
     async def _search(self, con: PoolConnectionProxy[Any], places: Sequence[int]) -> None:
         """Write the records that the server accepts, and refuse the others."""

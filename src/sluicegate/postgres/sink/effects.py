@@ -143,7 +143,7 @@ class PostgresEffects(PositionsInTable):
         return Capabilities(key_prefix_safe=True, transactional=True, max_concurrency=size)
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by its SQLSTATE; see `classify_postgres`."""
+        """The class of an error by its SQLSTATE."""
         return classify_postgres(error)
 
     def check_handler(self, handler: object) -> None:

@@ -13,7 +13,7 @@
 5. Parts, rule and types must equal those of the version's other rows for this target. They are
    compared at both ends, since rows of concurrent attempts cannot see each other before they
    commit.
-6. For each application and target the last `versions` versions are kept. An older version is
+6. For each application and target the last `KEPT_VERSIONS` versions are kept. An older version is
    refused, since the ledger does not show whether it was committed. Pruning runs outside any
    transaction, since it would block other parts inside one.
 7. The first attempt that needs a table creates it: the ledger here, positions and states elsewhere.
@@ -32,7 +32,7 @@ from ..._core.checks import bad
 from ..._core.errors import UnitRefused
 from ..._core.transaction import Committed, Counts, Unit, check_same_parts
 from ..client.errors import sqlstate
-from ..client.names import qualified
+from ..client.names import creation, qualified
 from ..client.statements import BEGIN as BEGIN_AT_LEVEL
 
 if TYPE_CHECKING:
@@ -75,19 +75,19 @@ _MADE_MEANWHILE = frozenset({"23505", "42P07", "42710"})
 _ANOTHER_TABLE = frozenset({"42703", "42P10", "42804", "42809"})
 
 
+KEPT_VERSIONS = 100
+"""Number of versions kept for each application and target."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitLedger:
-    """The ledger's table, and the number of versions that it keeps. Raises `ConfigError`."""
+    """The ledger's table. Raises `ConfigError`."""
 
     table: str
     schema: str | None
-    versions: int
 
     def __post_init__(self) -> None:
         checks.text("ledger", self.table)
-        if self.schema is not None:
-            checks.text("ledger_schema", self.schema)
-        checks.count("ledger_versions", self.versions)
 
     @property
     def qualified(self) -> str:
@@ -97,8 +97,7 @@ class UnitLedger:
     @property
     def creation(self) -> str:
         """The statement that creates the table."""
-        columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
-        return f"CREATE TABLE IF NOT EXISTS {self.qualified} ({columns}, PRIMARY KEY ({', '.join(_KEY)}))"
+        return creation(self.qualified, _COLUMNS, _KEY)
 
     async def begin(
         self,
@@ -176,7 +175,7 @@ class UnitLedger:
             f" AND target <> $4 AND target_oid = nullif({_OID}, 0) LIMIT 1) AS earlier",
             unit.application,
             unit.version,
-            self.versions,
+            KEPT_VERSIONS,
             target,
         )
         assert found is not None
@@ -192,12 +191,11 @@ class UnitLedger:
                 f"does not contain its rows, to write them again: DELETE FROM {self.qualified} "
                 f"WHERE {where} AND version = {unit.version};"
             )
-        if found["later"] == self.versions:
+        if found["later"] == KEPT_VERSIONS:
             raise UnitRefused(
-                f"unit={unit.name!r}: the ledger {self.qualified} keeps {self.versions} "
+                f"unit={unit.name!r}: the ledger {self.qualified} keeps {KEPT_VERSIONS} "
                 "versions of an application and has that many later ones, "
-                "so it does not show whether this one was committed; keep more "
-                "(ledger_versions=), or use a later version"
+                "so it does not show whether this one was committed; use a later version"
             )
 
     async def complete(
@@ -269,7 +267,7 @@ class UnitLedger:
             f"< (SELECT min(version) FROM ({kept}) AS kept)",
             application,
             target,
-            self.versions,
+            KEPT_VERSIONS,
         )
 
 

@@ -27,7 +27,7 @@ from ..._core.checks import bad
 from ..._core.errors import PositionLost
 from ..._core.opening import Openable
 from ..._core.source import Position, TopicPartition
-from ..client.names import literal, qualified
+from ..client.names import creation, literal, qualified
 from ..client.statements import BEGIN
 from .ledger import BEGIN_UNIT, create_missing
 from .transaction import PostgresTransaction, ServerAttempt
@@ -116,8 +116,7 @@ class PositionTable:
     @property
     def creation(self) -> str:
         """The statement that creates the table."""
-        columns = ", ".join(f"{name} {kind}" for name, kind in _COLUMNS.items())
-        return f"CREATE TABLE IF NOT EXISTS {self.qualified} ({columns}, PRIMARY KEY ({', '.join(_KEY)}))"
+        return creation(self.qualified, _COLUMNS, _KEY)
 
     async def claim(
         self,

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 
 class Remaining:
-    """The remaining rows of one batch; `indices` contains each row's index in the batch."""
+    """The rows of one batch that are still to be written, and the outcomes of the others.
+
+    `rows` are the remaining rows, and `indices` their indices in the batch. `errors`, `outcomes` and
+    `details` are by index in the batch: the failed items, the safe ones, and what is known of them.
+    """
 
     def __init__(
         self, given: GivenRows, *, maybe: frozenset[int], keys: Sequence[object] | None = None

@@ -82,13 +82,11 @@ class PostgresSink(PositionsInTable):
             that is lent, the number that may be used at once; it must have as many. A batcher with
             more workers is refused.
         ledger: the table in which `transaction` records committed units, taken literally; created
-            if it is missing.
-        ledger_schema: the ledger's schema; default: `schema`. Without either, the ledger is found
-            by the search path, and created in the table's schema.
+            if it is missing. It is in `schema`; without that it is found by the search path, and
+            created in the table's schema. It keeps the last 100 versions of an application for each
+            table; an older version is refused.
         positions: the table in which `flow.transaction` keeps the positions of its source, taken
             literally, in the schema of the ledger; created if it is missing.
-        ledger_versions: number of versions of an application that the ledger keeps for each table;
-            default 100. An older version is refused.
         stages: the kind of tables into which Spark's `delivery="atomic"` writes first. `"logged"`
             tables (the default) survive a crash of the server; `"unlogged"` tables bypass its log,
             and a crash empties them: the write then restarts by itself.
@@ -122,8 +120,6 @@ class PostgresSink(PositionsInTable):
         staging_threshold: int | None = None,
         pool_size: int | None = None,
         ledger: str = "sluicegate_ledger",
-        ledger_schema: str | None = None,
-        ledger_versions: int = 100,
         positions: str = "sluicegate_positions",
         stages: Literal["logged", "unlogged"] = "logged",
     ) -> None:
@@ -141,14 +137,8 @@ class PostgresSink(PositionsInTable):
             ),
             access=Access.of(dsn, size=pool_size),
             row=row,
-            ledger=UnitLedger(
-                table=ledger,
-                schema=schema if ledger_schema is None else ledger_schema,
-                versions=ledger_versions,
-            ),
-            positions=PositionTable(
-                table=positions, schema=schema if ledger_schema is None else ledger_schema
-            ),
+            ledger=UnitLedger(table=ledger, schema=schema),
+            positions=PositionTable(table=positions, schema=schema),
             stages=stages,
         )
         need_asyncpg()
@@ -169,7 +159,7 @@ class PostgresSink(PositionsInTable):
         return replace(known, repeatable="item") if has_key else known
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by its SQLSTATE; see `classify_postgres`."""
+        """The class of an error by its SQLSTATE."""
         return classify_postgres(error)
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:

@@ -67,8 +67,6 @@ class PostgresState(PositionedState):
         max_pending: the most turns whose changes wait for their position. At this limit, no later
             event of the partition begins until they are stored.
         max_pending_bytes: the same in bytes of keys and encoded values.
-        pool_size: number of connections, which limits the partitions that are stored or restored
-            concurrently; default 10.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
     not connect. Opening suspends; it raises `ConfigError` for a wrong user, password, database or
@@ -89,10 +87,9 @@ class PostgresState(PositionedState):
         codec: StateCodec | None = None,
         max_pending: int = 10_000,
         max_pending_bytes: int = 16 << 20,
-        pool_size: int | None = None,
     ) -> None:
         super().__init__()
-        self._access = Access.of(dsn, size=pool_size)
+        self._access = Access.of(dsn)
         self._codec = checked_codec(codec)
         self._table = StateTable(table=table, schema=schema, column=self._codec.column)
         self._positions = PositionTable(table=positions, schema=schema, marks_rows=True)

@@ -1,7 +1,6 @@
 """Streams in PostgreSQL.
 
-Append messages in your own transactions, read and delete them, and operate subscriptions. The same
-schema also has a store for parked records (`subscriptions/parked`).
+Append messages in your own transactions, read and delete them, and operate subscriptions.
 
 `log` and `sink` append; `reader`, `reading` and `log_reader` read. `source` consumes: `slots`,
 `holding` and `balancing` share a subscription among processes, `serving` is the open source.
@@ -9,47 +8,22 @@ schema also has a store for parked records (`subscriptions/parked`).
 """
 
 from ..._core.public import publish_all
-from ..records.access import OpenAppender
 from ..records.monitor import StreamObserver
 from ..schema.administration import check_streams, install_streams, upgrade_streams
-from ..schema.objects import SchemaProblem
-from ..subscriptions.parked import PostgresParkStore
-from .admin import SkippedMessage, SubscriptionAdmin
+from .admin import SubscriptionAdmin
 from .log import StreamLog, StreamNotifier
-from .message import NO_STREAM, Appended, NewMessage, StoredMessage, UndecodableMessage
+from .message import NO_STREAM, NewMessage, UndecodableMessage
 from .monitor import StreamMonitor
 from .reader import StreamReader, SyncStreamReader
-from .retention import Deleted, StreamRetention
+from .retention import StreamRetention
 from .sink import PostgresStreamSink
 from .source import PostgresStreamSource
-from .stats import (
-    Backlog,
-    HorizonStats,
-    LogFigures,
-    LogStats,
-    SlotStats,
-    SubscriptionReport,
-    SubscriptionStats,
-    TableStats,
-)
 
 __all__ = [
     "NO_STREAM",
-    "Appended",
-    "Backlog",
-    "Deleted",
-    "HorizonStats",
-    "LogFigures",
-    "LogStats",
     "NewMessage",
-    "OpenAppender",
-    "PostgresParkStore",
     "PostgresStreamSink",
     "PostgresStreamSource",
-    "SchemaProblem",
-    "SkippedMessage",
-    "SlotStats",
-    "StoredMessage",
     "StreamLog",
     "StreamMonitor",
     "StreamNotifier",
@@ -57,10 +31,7 @@ __all__ = [
     "StreamReader",
     "StreamRetention",
     "SubscriptionAdmin",
-    "SubscriptionReport",
-    "SubscriptionStats",
     "SyncStreamReader",
-    "TableStats",
     "UndecodableMessage",
     "check_streams",
     "install_streams",

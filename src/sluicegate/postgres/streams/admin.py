@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..._core import checks
@@ -22,7 +21,7 @@ from ..._core.logs import log_safely
 from ..._core.subscriptions import SLOTS
 from ..client.access import PostgresAccess
 from ..client.names import quoted
-from ..records.access import SchemaAccess, SchemaObject, appender_of, oldest_appender
+from ..records.access import SchemaAccess, SchemaObject, appender_of, nearest, oldest_appender
 from ..schema.opened import DEFAULT_SCHEMA
 from .queries import LogQueries
 from .selection import StreamSelection
@@ -75,6 +74,8 @@ _NO_SKIP: Mapping[str, str] = {
     "already": "is already excluded, by a skip or by the subscription's start",
 }
 _SKIPPED = "%s: message %d (%s, version %d, slot %d) is skipped%s"
+_POINT = 'must be "beginning", "next", a position of at least 0, or a datetime with a time zone'
+ResetPoint = Literal["beginning", "next"] | datetime | int
 
 
 class SkippedMessage(NamedTuple):
@@ -273,7 +274,7 @@ class SubscriptionAdmin(SchemaObject):
 
     @property
     def _access_now(self) -> SchemaAccess:
-        return SchemaAccess(self._opened, self._schema, self._access.place, "log")
+        return self._access_to("log")
 
     @property
     def _queries(self) -> LogQueries:
@@ -298,14 +299,8 @@ class SubscriptionAdmin(SchemaObject):
             raise RefusedError(text, repair=repair)
 
     def _missing(self, subscription: str, others: Collection[str]) -> SluicegateError:
-        near = dict.fromkeys((*get_close_matches(str(subscription), others), *others))
-        has = f"it has {', '.join([*near][:5])}" if near else "it has none"
-        return bad("subscription", subscription, f"is not in the log {self._schema}; {has}")
-
-
-ResetPoint = Literal["beginning", "next"] | datetime | int
-
-_POINT = 'must be "beginning", "next", a position of at least 0, or a datetime with a time zone'
+        rule = f"is not in the log {self._schema}; {nearest(str(subscription), others)}"
+        return bad("subscription", subscription, rule)
 
 
 def checked_slots(slots: Collection[int]) -> list[int]:

@@ -58,6 +58,12 @@ _BEYOND = (
     "%d: the log was restored from an older copy, or is a different one. Reset the subscription with "
     "`sluicegate stream reset` to the position where it should continue"
 )
+STANDS_AFTER = 5.0
+"""Seconds without progress although there may be messages beyond the horizon."""
+_STANDS = (
+    "the log is read up to position %d of %d: an open transaction that appends holds the horizon "
+    "(%s); messages behind it are delivered when it ends"
+)
 
 
 class Balancer:
@@ -230,15 +236,6 @@ def _surplus(needed: Sequence[HeldSlot], idle: Sequence[HeldSlot], count: int) -
     """Choose `count` of these slots, in proportion."""
     of_needed = round(len(needed) * count / (len(needed) + len(idle)))
     return [*idle[: count - of_needed], *needed[len(needed) - of_needed :]]
-
-
-STANDS_AFTER = 5.0
-"""Seconds without progress although there may be messages beyond the horizon."""
-
-_STANDS = (
-    "the log is read up to position %d of %d: an open transaction that appends holds the horizon "
-    "(%s); messages behind it are delivered when it ends"
-)
 
 
 class StandingHorizon:

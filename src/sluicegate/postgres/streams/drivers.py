@@ -78,6 +78,10 @@ _INSTEAD = {
         "psycopg2 is supported only through SQLAlchemy; otherwise call the SQL function append()"
     ),
 }
+WRONG_HORIZON = "PS004"
+"""An SQLSTATE of the schema's functions."""
+_NO_TABLE = frozenset({"42P01", "42703"})
+"""Missing table or column."""
 
 
 async def call_async(connection: object, call: Query) -> Sequence[Sequence[Any]]:
@@ -195,11 +199,6 @@ class Query(NamedTuple):
 
     def _with(self, places: Iterable[str], schema: str) -> str:
         return self.template.format(*places, schema=schema)
-
-
-WRONG_HORIZON = "PS004"
-_NO_TABLE = frozenset({"42P01", "42703"})
-"""Missing table or column."""
 
 
 class Fault(NamedTuple):

@@ -28,6 +28,18 @@ if TYPE_CHECKING:
     from ..client.access import PostgresAccess
     from .drivers import AsyncUserConnection, SyncUserConnection
 
+WRONG_VERSION = "PS001"
+OTHER_CONTENTS = "PS002"
+BAD_MESSAGE = "PS003"
+"""SQLSTATEs of the schema's functions, as are the two above."""
+ID_CONSTRAINT = "message_id"
+_CALL = (
+    "SELECT r_position, r_version, CAST(r_id AS text), "
+    "CAST(extract(epoch FROM r_at) * 1000000 AS bigint), r_is_new "
+    "FROM {schema}.append(CAST({0} AS text), CAST(CAST({1} AS text) AS jsonb), "
+    "CAST({2} AS bigint))"
+)
+
 
 @known_arguments()
 class StreamLog:
@@ -191,19 +203,6 @@ def channel_of(schema: str) -> str:
 def readers_of(schema: str) -> str:
     """Return what log lines call the readers of a schema's log."""
     return f"readers of the streams in {schema!r}"
-
-
-WRONG_VERSION = "PS001"
-OTHER_CONTENTS = "PS002"
-BAD_MESSAGE = "PS003"
-ID_CONSTRAINT = "message_id"
-
-_CALL = (
-    "SELECT r_position, r_version, CAST(r_id AS text), "
-    "CAST(extract(epoch FROM r_at) * 1000000 AS bigint), r_is_new "
-    "FROM {schema}.append(CAST({0} AS text), CAST(CAST({1} AS text) AS jsonb), "
-    "CAST({2} AS bigint))"
-)
 
 
 @contextmanager

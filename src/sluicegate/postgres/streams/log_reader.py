@@ -50,6 +50,10 @@ _COLUMNS = (
     "m.position, m.slot, m.stream, m.type, m.id, m.version, "
     f"{milliseconds('m.at')}, convert_to(m.data::text, 'UTF8'), m.metadata::text"
 )
+SPREAD = 10_000
+"""The most positions between the cursors of a group."""
+TELL_AFTER = 10_000
+"""Number of positions without a record after which a slot's position moves nevertheless."""
 
 
 class PageRows(NamedTuple):
@@ -225,10 +229,6 @@ def record_of(topic: str, row: Any) -> Record:
 _utf8 = lru_cache(256)(str.encode)
 
 
-SPREAD = 10_000
-"""The most positions between the cursors of a group."""
-
-
 class Page(NamedTuple):
     """A part of the log to read: for each slot, the messages from its cursor to `last`."""
 
@@ -275,10 +275,6 @@ def _group(wanted: Iterable[HeldSlot], horizon: int) -> list[list[HeldSlot]]:
             groups.append([])
         groups[-1].append(held)
     return groups
-
-
-TELL_AFTER = 10_000
-"""Number of positions without a record after which a slot's position moves nevertheless."""
 
 
 class StreamDelivery:

@@ -29,6 +29,16 @@ NO_STREAM = -1
 """The expected version of a stream that does not exist."""
 LONGEST_NAME = 2000
 """Maximum size of a stream's name in bytes, since it is part of an index."""
+STORED = "m.position, m.slot, m.stream, m.version, m.type, m.data, m.metadata, m.id, m.at"
+"""The columns of a page of messages."""
+COLUMNS = (
+    "m.position, m.stream, m.version, m.type, CAST(m.data AS text), CAST(m.metadata AS text), "
+    "CAST(m.id AS text), CASE WHEN isfinite(m.at) THEN "
+    "CAST(extract(epoch FROM m.at) * 1000000 AS bigint) END"
+)
+"""The columns that `stored_message` reads, from a table named `m`, with `is_cut` behind them."""
+PGLZ_MOST, LZ4_MOST = 88, 255
+"""The highest ratios of the compressions of PostgreSQL."""
 
 
 class Appended(NamedTuple):
@@ -114,19 +124,6 @@ def expected_version(value: object) -> int | None:
     except ConfigError:
         rule = "must be the version of the stream's last message, NO_STREAM (-1), or None for any"
         raise bad("expected", value, rule) from None
-
-
-STORED = "m.position, m.slot, m.stream, m.version, m.type, m.data, m.metadata, m.id, m.at"
-"""The columns of a page of messages."""
-COLUMNS = (
-    "m.position, m.stream, m.version, m.type, CAST(m.data AS text), CAST(m.metadata AS text), "
-    "CAST(m.id AS text), CASE WHEN isfinite(m.at) THEN "
-    "CAST(extract(epoch FROM m.at) * 1000000 AS bigint) END"
-)
-"""The columns that `stored_message` reads, from a table named `m`, with `is_cut` behind them."""
-
-PGLZ_MOST, LZ4_MOST = 88, 255
-"""The highest ratios of the compressions of PostgreSQL."""
 
 
 @dataclass(frozen=True, slots=True)

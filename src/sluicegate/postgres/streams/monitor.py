@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from ..._core import checks
 from ..._core.keywords import known_arguments
 from ..client.access import PostgresAccess
-from ..records.access import SchemaAccess
 from ..records.monitor import EVERY, Monitor, StreamObserver
 from ..schema.opened import DEFAULT_SCHEMA
 from .queries import LogQueries
@@ -90,7 +89,7 @@ class StreamMonitor(Monitor[LogFigures, LogStats]):
         await super()._open(stack)
 
     async def _read(self, clock: Clock) -> LogFigures:
-        queries = LogQueries(SchemaAccess(self._opened, self._schema, self._access.place, "log"))
+        queries = LogQueries(self._access_to("log"))
         horizon = self._age(await queries.horizon(), clock.now())
         found = await queries.subscriptions(self._lease)
         subscriptions = {

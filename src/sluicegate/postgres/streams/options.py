@@ -17,8 +17,17 @@ if TYPE_CHECKING:
     from .selection import SelectedLog
 
 
+StreamStart = Literal["beginning", "next"]
+
 CHECK_EVERY = 1.0
 """Seconds between checks of the subscription while this process has slots."""
+LEFT_OUT = 100_000
+"""The most messages that a start may skip by position."""
+_RULE = 'must be "beginning", "next" or a datetime with a time zone'
+_TOO_MANY = (
+    f"more than {LEFT_OUT:,} messages from this time on are older than it, since the clock of the "
+    'server was set back; start at another time, or at "beginning" or "next"'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +79,6 @@ def check_providers(state: object, locks: object) -> None:
         raise bad("state", state, "must implement SubscriptionState")
     if not (locks is None or isinstance(locks, SubscriptionLocks)):
         raise bad("locks", locks, "must implement SubscriptionLocks")
-
-
-StreamStart = Literal["beginning", "next"]
-LEFT_OUT = 100_000
-"""The most messages that a start may skip by position."""
-_RULE = 'must be "beginning", "next" or a datetime with a time zone'
-_TOO_MANY = (
-    f"more than {LEFT_OUT:,} messages from this time on are older than it, since the clock of the "
-    'server was set back; start at another time, or at "beginning" or "next"'
-)
 
 
 @dataclass(frozen=True, slots=True)

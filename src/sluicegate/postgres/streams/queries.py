@@ -28,6 +28,60 @@ GIVEN = (
 
 AGE = "greatest(extract(epoch FROM clock_timestamp()) - extract(epoch FROM r.at), 0)::float8"
 """Seconds since `r` was appended, by the server's clock."""
+TABLES = ("message", "parked", "stream_end", "subscription", "subscription_member", "subscription_skip", "subscription_slot")  # fmt: skip
+_HORIZON = """
+SELECT {schema}.horizon() AS position,
+  (SELECT last_value - (NOT is_called)::int FROM {schema}.position) AS last,
+  (SELECT extract(epoch FROM clock_timestamp() - min(a.xact_start))::float8
+   FROM {schema}.appender p JOIN pg_stat_activity a USING (pid)) AS appender_age
+"""
+_SUBSCRIPTIONS = """
+SELECT u.name, u.selection, u.paused,
+  CASE WHEN EXISTS (SELECT FROM {schema}.subscription_slot s WHERE s.name = u.name AND s.epoch > 0)
+   THEN (SELECT count(*) FROM {schema}.subscription_member m
+    WHERE m.name = u.name AND m.seen_at > clock_timestamp() - make_interval(secs => $1))
+   END AS members,
+  (SELECT count(*) FROM {schema}.subscription_slot s WHERE s.name = u.name AND s.paused) AS slots,
+  (SELECT coalesce(sum(s.missed), 0)::bigint FROM {schema}.subscription_slot s
+   WHERE s.name = u.name) AS missed
+FROM {schema}.subscription u ORDER BY u.name
+"""
+_WAITING = (
+    "count(*) AS waiting, "
+    "count(*) FILTER (WHERE c.lease_until IS NULL OR c.lease_until <= clock_timestamp()) AS unowned, "
+    f"max({AGE}) AS seconds"
+)
+_SLOTS = """
+SELECT s.slot, s.position, c.messages, o.position, coalesce(o.age, 0), l.owner, l.seconds_left,
+  u.paused OR s.paused, s.missed, s.metadata <> '',
+  EXISTS (SELECT FROM {schema}.message m
+    WHERE m.slot = s.slot AND m.position >= s.position AND m.position > $2
+      AND m.position <> ALL (u.earlier) AND {condition})
+FROM {schema}.subscription u
+JOIN {schema}.subscription_slot s ON s.name = u.name
+LEFT JOIN LATERAL (
+  SELECT m.position, greatest(extract(epoch FROM clock_timestamp()) - extract(epoch FROM m.at), 0)::float8 AS age
+  FROM {schema}.message m
+  WHERE m.slot = s.slot AND m.position >= s.position AND m.position <= $2
+    AND m.position <> ALL (u.earlier) AND {condition}
+  ORDER BY m.position LIMIT 1) o ON true
+CROSS JOIN LATERAL (
+  SELECT count(*) AS messages FROM (
+    SELECT FROM {schema}.message m
+    WHERE m.slot = s.slot AND m.position >= s.position AND m.position <= $2
+      AND m.position <> ALL (u.earlier) AND {condition} LIMIT $3) f) c
+LEFT JOIN LATERAL (
+  SELECT s.owner, extract(epoch FROM s.lease_until - clock_timestamp())::float8 AS seconds_left
+  WHERE s.lease_until > clock_timestamp()) l ON true
+WHERE u.name = $1 ORDER BY s.slot
+"""
+_PARKED = """
+SELECT consumer, count(DISTINCT queue) AS keys FROM {schema}.parked GROUP BY consumer
+"""
+_TABLES = """
+SELECT relname AS name, n_live_tup AS live, n_dead_tup AS dead, pg_total_relation_size(relid) AS size
+FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = ANY ($2::text[]::name[])
+"""
 
 
 def stored_cursors(schema: str) -> str:
@@ -83,62 +137,6 @@ class UnreadQueries:
             f"AND m.position <= {self.horizon} AND m.position <> ALL (c.earlier) "
             f"AND {self.condition}"
         )
-
-
-TABLES = ("message", "parked", "stream_end", "subscription", "subscription_member", "subscription_skip", "subscription_slot")  # fmt: skip
-_HORIZON = """
-SELECT {schema}.horizon() AS position,
-  (SELECT last_value - (NOT is_called)::int FROM {schema}.position) AS last,
-  (SELECT extract(epoch FROM clock_timestamp() - min(a.xact_start))::float8
-   FROM {schema}.appender p JOIN pg_stat_activity a USING (pid)) AS appender_age
-"""
-_SUBSCRIPTIONS = """
-SELECT u.name, u.selection, u.paused,
-  CASE WHEN EXISTS (SELECT FROM {schema}.subscription_slot s WHERE s.name = u.name AND s.epoch > 0)
-   THEN (SELECT count(*) FROM {schema}.subscription_member m
-    WHERE m.name = u.name AND m.seen_at > clock_timestamp() - make_interval(secs => $1))
-   END AS members,
-  (SELECT count(*) FROM {schema}.subscription_slot s WHERE s.name = u.name AND s.paused) AS slots,
-  (SELECT coalesce(sum(s.missed), 0)::bigint FROM {schema}.subscription_slot s
-   WHERE s.name = u.name) AS missed
-FROM {schema}.subscription u ORDER BY u.name
-"""
-_WAITING = (
-    "count(*) AS waiting, "
-    "count(*) FILTER (WHERE c.lease_until IS NULL OR c.lease_until <= clock_timestamp()) AS unowned, "
-    f"max({AGE}) AS seconds"
-)
-_SLOTS = """
-SELECT s.slot, s.position, c.messages, o.position, coalesce(o.age, 0), l.owner, l.seconds_left,
-  u.paused OR s.paused, s.missed, s.metadata <> '',
-  EXISTS (SELECT FROM {schema}.message m
-    WHERE m.slot = s.slot AND m.position >= s.position AND m.position > $2
-      AND m.position <> ALL (u.earlier) AND {condition})
-FROM {schema}.subscription u
-JOIN {schema}.subscription_slot s ON s.name = u.name
-LEFT JOIN LATERAL (
-  SELECT m.position, greatest(extract(epoch FROM clock_timestamp()) - extract(epoch FROM m.at), 0)::float8 AS age
-  FROM {schema}.message m
-  WHERE m.slot = s.slot AND m.position >= s.position AND m.position <= $2
-    AND m.position <> ALL (u.earlier) AND {condition}
-  ORDER BY m.position LIMIT 1) o ON true
-CROSS JOIN LATERAL (
-  SELECT count(*) AS messages FROM (
-    SELECT FROM {schema}.message m
-    WHERE m.slot = s.slot AND m.position >= s.position AND m.position <= $2
-      AND m.position <> ALL (u.earlier) AND {condition} LIMIT $3) f) c
-LEFT JOIN LATERAL (
-  SELECT s.owner, extract(epoch FROM s.lease_until - clock_timestamp())::float8 AS seconds_left
-  WHERE s.lease_until > clock_timestamp()) l ON true
-WHERE u.name = $1 ORDER BY s.slot
-"""
-_PARKED = """
-SELECT consumer, count(DISTINCT queue) AS keys FROM {schema}.parked GROUP BY consumer
-"""
-_TABLES = """
-SELECT relname AS name, n_live_tup AS live, n_dead_tup AS dead, pg_total_relation_size(relid) AS size
-FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = ANY ($2::text[]::name[])
-"""
 
 
 class StoredSubscription(NamedTuple):

@@ -24,7 +24,45 @@ PAGE = 500
 """Default page size: the maximum number of messages in memory."""
 
 
-class StreamReader:
+class _Reader:
+    """What a reader reads, page by page, on a connection of any kind."""
+
+    def __init__(self, schema: str, page: int) -> None:
+        self._schema = checks.text("schema", schema)
+        self._page = checks.count("page", page)
+
+    def _of_stream(
+        self, stream: str, start: int, *, backwards: bool, limit: int | None
+    ) -> StreamReading:
+        return StreamReading(
+            self._schema, stream, start, backwards=backwards, limit=limit, page=self._page
+        )
+
+    def _of_log(
+        self,
+        category: str | None,
+        streams: str | Iterable[str] | None,
+        start: ReadFrom,
+        *,
+        backwards: bool = False,
+        limit: int | None,
+        live: bool = False,
+    ) -> LogReading:
+        return LogReading(
+            self._schema,
+            StreamSelection.of(category, streams),
+            start,
+            backwards=backwards,
+            limit=limit,
+            page=self._page,
+            live=live,
+        )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._schema!r})"
+
+
+class StreamReader(_Reader):
     """Reads the log of a schema on your async connection.
 
     Holds one page of messages. Between two pages, and after an iteration has ended in any way, the
@@ -50,9 +88,8 @@ class StreamReader:
     def __init__(
         self, connection: AsyncUserConnection, *, schema: str = "sluicegate", page: int = PAGE
     ) -> None:
+        super().__init__(schema, page)
         self._connection = connection
-        self._schema = checks.text("schema", schema)
-        self._page = checks.count("page", page)
 
     def read(
         self, stream: str, *, start: int = 0, backwards: bool = False, limit: int | None = None
@@ -67,11 +104,7 @@ class StreamReader:
 
         Suspends for each page.
         """
-        return self._messages(
-            StreamReading(
-                self._schema, stream, start, backwards=backwards, limit=limit, page=self._page
-            )
-        )
+        return self._messages(self._of_stream(stream, start, backwards=backwards, limit=limit))
 
     def scan(
         self,
@@ -99,15 +132,7 @@ class StreamReader:
         Suspends for each page.
         """
         return self._messages(
-            LogReading(
-                self._schema,
-                StreamSelection.of(category, streams),
-                start,
-                backwards=backwards,
-                limit=limit,
-                page=self._page,
-                live=False,
-            )
+            self._of_log(category, streams, start, backwards=backwards, limit=limit)
         )
 
     def follow(
@@ -136,8 +161,7 @@ class StreamReader:
 
         Suspends for each page and until there are messages.
         """
-        selection = StreamSelection.of(category, streams)
-        reading = _live(self._schema, selection, start, limit, self._page)
+        reading = self._of_log(category, streams, start, limit=limit, live=True)
         return self._messages(reading, _Patience(timeout, poll))
 
     async def _messages(
@@ -160,11 +184,8 @@ class StreamReader:
         with read_errors(self._schema):
             return await call_async(self._connection, query)
 
-    def __repr__(self) -> str:
-        return f"StreamReader({self._schema!r})"
 
-
-class SyncStreamReader:
+class SyncStreamReader(_Reader):
     """As `StreamReader`, on a blocking connection.
 
     The connection is a `Connection` of psycopg 3, or a `Session` or `Connection` of SQLAlchemy.
@@ -173,19 +194,14 @@ class SyncStreamReader:
     def __init__(
         self, connection: SyncUserConnection, *, schema: str = "sluicegate", page: int = PAGE
     ) -> None:
+        super().__init__(schema, page)
         self._connection = connection
-        self._schema = checks.text("schema", schema)
-        self._page = checks.count("page", page)
 
     def read(
         self, stream: str, *, start: int = 0, backwards: bool = False, limit: int | None = None
     ) -> Generator[StoredMessage]:
         """As `StreamReader.read`. Blocks for each page."""
-        return self._messages(
-            StreamReading(
-                self._schema, stream, start, backwards=backwards, limit=limit, page=self._page
-            )
-        )
+        return self._messages(self._of_stream(stream, start, backwards=backwards, limit=limit))
 
     def scan(
         self,
@@ -198,15 +214,7 @@ class SyncStreamReader:
     ) -> Generator[StoredMessage]:
         """As `StreamReader.scan`. Blocks for each page."""
         return self._messages(
-            LogReading(
-                self._schema,
-                StreamSelection.of(category, streams),
-                start,
-                backwards=backwards,
-                limit=limit,
-                page=self._page,
-                live=False,
-            )
+            self._of_log(category, streams, start, backwards=backwards, limit=limit)
         )
 
     def follow(
@@ -220,8 +228,7 @@ class SyncStreamReader:
         poll: float | timedelta = POLL,
     ) -> Generator[StoredMessage]:
         """As `StreamReader.follow`. Blocks for each page and until there are messages."""
-        selection = StreamSelection.of(category, streams)
-        reading = _live(self._schema, selection, start, limit, self._page)
+        reading = self._of_log(category, streams, start, limit=limit, live=True)
         return self._messages(reading, _Patience(timeout, poll))
 
     def _messages(
@@ -244,9 +251,6 @@ class SyncStreamReader:
         with read_errors(self._schema):
             return call_sync(self._connection, query)
 
-    def __repr__(self) -> str:
-        return f"SyncStreamReader({self._schema!r})"
-
 
 class _Patience:
     """The wait of a live iteration for messages."""
@@ -268,21 +272,3 @@ class _Patience:
         pause = min(self._poll, self._left)
         self._left -= pause
         return pause
-
-
-def _live(
-    schema: str,
-    selection: StreamSelection,
-    start: ReadFrom,
-    limit: int | None,
-    page: int,
-) -> LogReading:
-    return LogReading(
-        schema,
-        selection,
-        start,
-        backwards=False,
-        limit=limit,
-        page=page,
-        live=True,
-    )

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _NAMES = 'must be the name of a stream, or several; * in a name matches any text, as in "order-*"'
 _ESCAPED = str.maketrans({"\\": r"\\", "%": r"\%", "_": r"\_", "*": "%"})
+LONGEST_TOPIC = 200
+"""The longest topic in characters; a longer one is shortened and ends in a digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +112,6 @@ class StreamSelection:
         if self.category is not None:
             return f"category {self.category}"
         return f"streams {', '.join(self.streams)}" if self.streams else "all streams"
-
-
-LONGEST_TOPIC = 200
-"""The longest topic in characters; a longer one is shortened and ends in a digest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from ..._core.order.keys import accepted
 from ..._core.outcome import Outcome
 from ..._core.sink import Capabilities
 from ..client.access import PostgresAccess
-from ..client.answers import transaction
 from ..client.errors import sqlstate
 from ..client.names import quoted
 from ..client.notifications import Notifier
@@ -246,26 +245,19 @@ class _StreamWrite(RecordWrite[MessageColumns]):
     async def run(self, con: PoolConnectionProxy[Any], statements: Statements) -> None:
         """See `RecordWrite`."""
         places = range(len(self._given.indices))
+        await self._write(con, places, self._together(con, statements, places))
+
+    async def _together(
+        self, con: PoolConnectionProxy[Any], statements: Statements, places: Sequence[int]
+    ) -> Answers:
         try:
-            try:
-                async with statements.block(con):
-                    answers = await self._append(con, places)
-            except Exception as error:
-                if self._is_one_by_one or sqlstate(error) != UNIQUE:
-                    raise
-                async with statements.block(con):
-                    answers = await self._send(con, places)
+            async with statements.block(con):
+                return await self._append(con, places)
         except Exception as error:
-            if not self._may_be_items(error):
-                raise self._write_error(error)  # noqa: B904  # the cause is set
-        else:
-            self._note(answers)
-            return
-        try:
-            async with transaction(con, isolation="read_committed"):
-                await self._search(con, places)
-        except Exception as error:
-            raise self._write_error(error)  # noqa: B904  # the cause is set
+            if self._is_one_by_one or sqlstate(error) != UNIQUE:
+                raise
+            async with statements.block(con):
+                return await self._send(con, places)
 
     @property
     def _is_one_by_one(self) -> bool:

@@ -29,6 +29,17 @@ if TYPE_CHECKING:
     from ..._core.subscriptions import Subscribed, SubscriptionState
     from .selection import SelectedLog
 
+_DELETED = (
+    "the subscription %r no longer exists: it was deleted while this process served it. Start "
+    "the process again to create it anew"
+)
+_ANOTHER = (
+    "the subscription %r reads %s, not %s: use another name for a subscription of another selection, "
+    "or delete this one first with `sluicegate stream delete`"
+)
+_NOT_COPIED = "%s: positions are stored, but not copied to the subscription (%s)"
+logger = logging.getLogger("sluicegate.postgres")
+
 
 class SlotStart(NamedTuple):
     """The starting point of a claim."""
@@ -174,19 +185,6 @@ class SlotBook:
         """Read all slots again from their reported offsets on."""
         for held in self._held.values():
             held.rewind()
-
-
-logger = logging.getLogger("sluicegate.postgres")
-
-_DELETED = (
-    "the subscription %r no longer exists: it was deleted while this process served it. Start "
-    "the process again to create it anew"
-)
-_ANOTHER = (
-    "the subscription %r reads %s, not %s: use another name for a subscription of another selection, "
-    "or delete this one first with `sluicegate stream delete`"
-)
-_NOT_COPIED = "%s: positions are stored, but not copied to the subscription (%s)"
 
 
 class StoredSlots:

@@ -62,7 +62,10 @@ class SubscriptionStats:
     """`None` if it could not be read in time."""
 
     def with_backlog(self, backlog: Backlog | None) -> SubscriptionStats:
-        """Return a copy with this backlog."""
+        """Return a copy with this backlog; `None` if it could not be read in time.
+
+        Without known members, `unowned_slots` is `None`.
+        """
         if backlog is not None and self.members is None:
             backlog = replace(backlog, unowned_slots=None)
         return replace(self, backlog=backlog)

@@ -56,7 +56,6 @@ class PostgresParkStore(SchemaObject):
         dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
             shown. The role needs the right to subscribe.
         schema: the schema of the log; default `"sluicegate"`.
-        pool_size: number of connections; default 2.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
     not connect. Opening connects, and raises `ConfigError` if the schema is missing or older, or
@@ -72,9 +71,8 @@ class PostgresParkStore(SchemaObject):
         dsn: str | PostgresAccess,
         *,
         schema: str = DEFAULT_SCHEMA,
-        pool_size: int | None = None,
     ) -> None:
-        super().__init__(dsn, schema=schema, size=2 if pool_size is None else pool_size)
+        super().__init__(dsn, schema=schema, size=2)
 
     async def _open(self, stack: AsyncExitStack) -> None:
         await super()._open(stack)

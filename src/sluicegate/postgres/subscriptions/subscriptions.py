@@ -169,7 +169,6 @@ class PostgresSubscriptions(SchemaObject):
         schema: the schema of the log, created by `sluicegate pg install`; default `"sluicegate"`.
         lease: seconds until a lock expires after it was taken or extended; default 30. The slots of
             a killed process are blocked for this long.
-        pool_size: number of connections; default 2.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
     not suspend and does not connect. Opening connects, and raises `ConfigError` for a schema that
@@ -186,12 +185,11 @@ class PostgresSubscriptions(SchemaObject):
         *,
         schema: str = DEFAULT_SCHEMA,
         lease: float | timedelta = LEASE,
-        pool_size: int | None = None,
     ) -> None:
         super().__init__(
             dsn,
             schema=schema,
-            size=_CONNECTIONS if pool_size is None else pool_size,
+            size=_CONNECTIONS,
             lease=lease,
         )
         self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
@@ -310,8 +308,8 @@ class PostgresSubscriptions(SchemaObject):
     async def lock(self, names: Collection[str]) -> Collection[str]:
         """Take each of these locks that is free; return the taken ones. One statement for all.
 
-        Only slots of existing subscriptions can be locked. Raises `ConfigError` for names not made
-        by `slot_lock`.
+        Only slots of existing subscriptions can be locked. Raises `ConfigError` for names not of
+        the form `SUBSCRIPTION/SLOT`.
         """
         own = self._leases
         async with own.turn:

@@ -1,15 +1,14 @@
 """Pipelines: declared in a file or in Python, checked as a whole, run on Spark.
 
-A declaration and its check need neither PySpark nor Java; only `run` does.
+- `pipeline`; `declaration`: its parts as dataclasses; `reading`: the file.
+- `check`, `sinks`: the checks, and the sinks of a declaration. They need neither PySpark nor Java.
+- `run`: a checked pipeline on Spark.
 """
 
 from ..._core.public import publish_all
-from ..report import PipelineReport
 from .declaration import (
     Destination,
     Layer,
-    Mistake,
-    PipelineError,
     Source,
     SparkSettings,
     Step,
@@ -17,15 +16,10 @@ from .declaration import (
     Watermark,
     Write,
 )
-from .pipeline import Pipeline
 
 __all__ = [
     "Destination",
     "Layer",
-    "Mistake",
-    "Pipeline",
-    "PipelineError",
-    "PipelineReport",
     "Source",
     "SparkSettings",
     "Step",

@@ -18,18 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from ... import sinks as destinations
 from ..._core.errors import ConfigError, MissingExtra
+from ..._core.retry_policy import Backoff
 from ..._core.stacking import as_sink
 from ..._core.tls import TlsFiles
-from ...retry import Backoff, CircuitBreaker, Retry, RetryBudget
-from ...sinks import (
-    DeadLetter,
-    DeadLetterRecord,
-    FanOut,
-    Isolate,
-    RateLimit,
-    Split,
-    Timeout,
-)
+from ...retry import RetryBudget
+from ...retry.breaker import CircuitBreaker
+from ...retry.retry import Retry
+from ...sinks import DeadLetterRecord, Isolate, RateLimit, Split
+from ...sinks.dead_letter import DeadLetter
+from ...sinks.fan_out import FanOut
+from ...sinks.timeout import Timeout
 from ...telemetry import Metrics
 from .declaration import Destination, Mistake, suggest
 

@@ -49,8 +49,17 @@ def cut(
 ) -> Iterator[Chunk]:
     """Cut `batches` into chunks of at most `max_rows` rows and about `max_bytes` bytes.
 
-    Holds the rows of two chunks at most. With `key` the rows must be grouped by these columns;
-    with `serial`, different values may be the same key.
+    Reads a batch when its rows are needed, and holds the rows of two chunks at most. Batches without
+    rows are skipped.
+
+    Args:
+        batches: record batches with the same columns.
+        max_rows: the most rows of a chunk.
+        max_bytes: the size of a chunk in Arrow, estimated by the average row; at least one row.
+        key: columns by which the rows are grouped. A chunk ends between two keys unless one key has
+            more rows than fit; the next chunk then `continues` it.
+        serial: whether different values of `key` may be the same key; each chunk then `continues`
+            the one before.
     """
     held: list[pa.RecordBatch] = []
     rows = size = number = 0

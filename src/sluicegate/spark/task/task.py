@@ -95,7 +95,7 @@ class ChunkHost(PassesReports[Reports]):
         """The clock of the loop."""
         return LOOP_CLOCK
 
-    def settled(
+    def book_outcome(
         self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
     ) -> None:
         """Count the outcomes."""

@@ -5,21 +5,16 @@ from ..._core.public import publish_all
 
 need("pytest", "testing", __name__)  # only pytest runs them
 
-from .batchers import BatcherConformance
+
 from .park_stores import ParkStoreConformance
 from .sinks import SinkConformance
 from .sources import SourceConformance
-from .subscription_locks import SubscriptionLocksConformance
-from .subscription_state import SubscriptionStateConformance
 from .transactions import TransactionConformance
 
 __all__ = [
-    "BatcherConformance",
     "ParkStoreConformance",
     "SinkConformance",
     "SourceConformance",
-    "SubscriptionLocksConformance",
-    "SubscriptionStateConformance",
     "TransactionConformance",
 ]
 

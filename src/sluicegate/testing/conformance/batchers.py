@@ -18,11 +18,12 @@ import pytest
 
 from ..._core.errors import AddTimeout, ClosedError, ItemFailed, PermanentError
 from ..._core.outcome import Outcome
-from ...batcher import Limits
+from ...batcher.limits import Limits
 from ..scripted import BlockingSink, ScriptedSink, fail, ignore_cancel, partial, slow
 
 if TYPE_CHECKING:
-    from ...batcher import Batcher, Receipt
+    from ...batcher.batcher import Batcher
+    from ...batcher.receipt import Receipt
     from ..clock import FakeClock
 
 

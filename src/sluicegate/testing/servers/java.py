@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 PROGRAMS = Path(__file__).parent / "programs"
 _FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+COMPILE_SECONDS = 60
+"""Timeout of the compiler in seconds."""
+_RELEASE = "17"
+_COMPILER = "jdk.compiler/com.sun.tools.javac.Main"
 
 
 class JavaServer(ServerProgram):
@@ -85,11 +89,6 @@ def _says_ready(process: subprocess.Popen[bytes]) -> bool:
         and bool(select.select([output], [], [], START_SECONDS)[0])
         and output.readline().startswith(b"ready")
     )
-
-
-COMPILE_SECONDS = 60
-_RELEASE = "17"
-_COMPILER = "jdk.compiler/com.sun.tools.javac.Main"
 
 
 def program_of(java: str, source: Path, jars: Path) -> list[str]:

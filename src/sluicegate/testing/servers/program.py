@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 START_SECONDS = 60
 STOP_SECONDS = 30
+PACKAGES = Path(__file__).parents[3]
+"""The folder of this package."""
+PORTS = range(15_000, 32_000)
+"""Below the ephemeral range, so no outgoing connection takes the port of a stopped server."""
 
 
 class ServerProgram:
@@ -136,9 +140,6 @@ class ServerProgram:
                 process.stdout.close()
 
 
-PACKAGES = Path(__file__).parents[3]
-
-
 class EmbeddedServer(ABC):
     """Base of the servers that tests start, kill and restart. All methods block."""
 
@@ -216,10 +217,6 @@ class GuardedFolder:
         shutil.rmtree(self.path, ignore_errors=True)
         self.guard.kill()
         self.guard.wait()
-
-
-PORTS = range(15_000, 32_000)
-"""Below the ephemeral range, so no outgoing connection takes the port of a stopped server."""
 
 
 def free_port() -> int:

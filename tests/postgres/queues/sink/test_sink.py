@@ -25,8 +25,8 @@ from sluicegate import (
     send,
 )
 from sluicegate.errors import KeyStopped, NotPicklableError
-from sluicegate.postgres import Enqueued, PostgresAccess, PostgresQueueSink
-from sluicegate.postgres.queues.enqueue import queue_channel
+from sluicegate.postgres import PostgresAccess, PostgresQueueSink
+from sluicegate.postgres.queues.enqueue import Enqueued, queue_channel
 from sluicegate.postgres.queues.ring import ring_slot
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ import asyncpg
 import sluicegate
 from sluicegate import Consumer, UnavailableError
 from sluicegate.consumer import ConsumerObserver
-from sluicegate.postgres import PostgresQueueSource, classify_postgres
+from sluicegate.postgres import PostgresQueueSource
+from sluicegate.postgres.client.errors import classify_postgres
 
 if TYPE_CHECKING:
     from sluicegate import Message

@@ -265,6 +265,8 @@ async def queue(log: Log, **options: Any) -> AsyncIterator[Queue]:
         await create(con, log, "q", **{"max_attempts": 1_000_000, **options})
         await con.execute(TABLES.format(schema=log.sql))
         yield Queue(log, con, stack)
+    async with log.connected() as con:
+        await con.execute(f"DROP TABLE {log.sql}.effect, {log.sql}.fenced, {log.sql}.sent")
 
 
 async def stop(*members: Member) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.postgres.queues.source.lanes_help import LaneSource, LaneTopic
-from tests.postgres.streams.log_help import Log, fresh_name, install_log
+from tests.postgres.streams.log_help import Log
 
 from sluicegate.consumer import Position, TopicPartition
 from sluicegate.postgres import PostgresAccess, PostgresQueueSource
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sluicegate.consumer import Source
-    from sluicegate.testing import EmbeddedPostgres
 
 LEASE = 4.0
 
@@ -32,13 +31,13 @@ class TestPostgresQueueSource(SourceConformance):
     lacks = {"holes"}
 
     @pytest.fixture(autouse=True)
-    def _server(self, embedded_postgres: EmbeddedPostgres) -> None:
-        self.dsn = embedded_postgres.dsn
+    def _log(self, log: Log) -> None:
+        self.dsn = log.dsn
+        self.unused = [log]
         self.topics: dict[str, LaneTopic] = {}
 
     async def new_topic(self, partitions: int) -> str:
-        log = Log(self.dsn, fresh_name())
-        await install_log(log)
+        log = self.unused.pop()
         async with log.connected() as con:
             await con.execute(f"INSERT INTO {log.sql}.queue (name) VALUES ($1)", log.schema)
         topic = self.topics[log.schema] = LaneTopic(log.schema)

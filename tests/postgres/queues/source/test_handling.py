@@ -216,14 +216,17 @@ async def test_the_last_error_is_told_when_the_queue_allows_fewer_tries(log: Log
     assert tuple(lane) == (2, 2, "too busy")
 
 
-@pytest.mark.parametrize("answer", [raising, lambda: Terminate("no such customer")])
+def terminating() -> object:
+    return Terminate("no such customer")
+
+
 @pytest.mark.parametrize(
-    ("poison", "is_left", "is_dead"),
+    ("poison", "is_left", "is_dead", "answer"),
     [
-        ("park_key", True, False),
-        ("block", True, False),
-        ("block_and_dead_letter", True, True),
-        ("skip", False, True),
+        ("park_key", True, False, raising),
+        ("block", True, False, terminating),
+        ("block_and_dead_letter", True, True, raising),
+        ("skip", False, True, terminating),
     ],
 )
 async def test_the_queue_decides_about_poison(

@@ -9,7 +9,7 @@ import pytest
 from tests.postgres.queues.source.kills_help import WITHIN, queue
 from tests.postgres.queues.source.outages_help import running
 
-from sluicegate.consumer import Ack, Nak, Terminate
+from sluicegate import Ack, Nak, Terminate
 from sluicegate.postgres.queues.leasing import QueueLeases
 
 if TYPE_CHECKING:

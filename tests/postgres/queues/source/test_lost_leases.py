@@ -9,8 +9,7 @@ import pytest
 from tests.postgres.queues.source.kills_help import WITHIN, queue
 from tests.postgres.queues.source.outages_help import running
 
-from sluicegate import PermanentError
-from sluicegate.consumer import Ack, Nak, Terminate
+from sluicegate import Ack, Nak, PermanentError, Terminate
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
@@ -24,8 +23,14 @@ EXPIRE = "UPDATE {schema}.{table} SET lease_until = clock_timestamp() WHERE leas
 ANSWERS = [Ack(), Nak(delay=LONG), Terminate("no"), PermanentError("never")]
 
 
-@pytest.mark.parametrize("key", ["k", None])
-@pytest.mark.parametrize("answer", ANSWERS, ids=["ack", "nak", "terminate", "error"])
+@pytest.mark.parametrize(
+    ("answer", "key"),
+    [
+        pytest.param(answer, key, marks=pytest.mark.long if (number + turn) % 2 else ())
+        for number, answer in enumerate(ANSWERS)
+        for turn, key in enumerate(("k", None))
+    ],
+)
 async def test_an_answer_under_a_lost_lease_has_no_effect(
     log: Log, answer: Result | Exception, key: str | None
 ) -> None:

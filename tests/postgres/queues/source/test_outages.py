@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 LONG = 60.0
 """Seconds that no test waits for."""
-JOBS = 300
+JOBS = 120
 CUTS = 15
 
 

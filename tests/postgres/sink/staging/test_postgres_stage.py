@@ -16,6 +16,7 @@ from sluicegate import (
     Batch,
     ConfigError,
     DeadLetter,
+    FanOut,
     Observer,
     RowBatch,
     Timeout,
@@ -25,7 +26,7 @@ from sluicegate import (
 from sluicegate._core.opening import opened
 from sluicegate._core.staging import Begun, Epoch, Stage, check_staging, staged, stages_of
 from sluicegate.postgres import PostgresSink
-from sluicegate.sinks import Counts, FanOut, MemorySink, Unit
+from sluicegate.sinks import Counts, MemorySink, Unit
 from sluicegate.telemetry import Observed
 
 if TYPE_CHECKING:

@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sluicegate import Batch, ConfigError, Outcome, RowBatch, Timeout, send, stack, transaction
-from sluicegate._core.sink import capabilities_of
-from sluicegate.errors import NonDeterministicReplay, TransactionLost, UnitRefused
-from sluicegate.sinks import (
-    Counts,
+from sluicegate import (
+    Batch,
+    ConfigError,
     FanOut,
-    FunctionSink,
-    MemorySink,
-    Router,
-    Unit,
-    check_transactional,
+    Outcome,
+    RowBatch,
+    Timeout,
+    send,
+    stack,
+    transaction,
 )
+from sluicegate._core.sink import capabilities_of
+from sluicegate._core.stacking import FunctionSink
+from sluicegate.errors import NonDeterministicReplay, TransactionLost, UnitRefused
+from sluicegate.sinks import Counts, MemorySink, Router, Unit, check_transactional
 
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock

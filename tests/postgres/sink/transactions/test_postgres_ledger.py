@@ -13,6 +13,7 @@ from tests.postgres.sink.transactions.postgres_transaction_help import UNIT, pla
 from sluicegate import ConfigError, Outcome, send, transaction
 from sluicegate.errors import NonDeterministicReplay, UnitRefused
 from sluicegate.postgres import PostgresSink
+from sluicegate.postgres.sink import ledger
 from sluicegate.sinks import Counts, Unit
 
 if TYPE_CHECKING:
@@ -159,14 +160,13 @@ async def test_a_table_made_anew_in_the_midst_is_the_one_that_is_noted(
 
 
 async def test_versions_are_kept_for_each_table(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If one table is ahead of the other, the versions that the other still needs are kept."""
     async with place(embedded_postgres.dsn) as db, place(embedded_postgres.dsn) as other:
-        slow = PostgresSink(
-            db.dsn, table=other.table, columns=("id", "word"), ledger=db.ledger, ledger_versions=2
-        )
-        async with db.sink(ledger_versions=2) as sink, slow:
+        monkeypatch.setattr(ledger, "KEPT_VERSIONS", 2)
+        slow = PostgresSink(db.dsn, table=other.table, columns=("id", "word"), ledger=db.ledger)
+        async with db.sink() as sink, slow:
             await attempt(slow, words(1), replace(UNIT, version=1))
             for version in range(1, 6):
                 await attempt(sink, words(1, version), replace(UNIT, version=version))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.postgres.access_help import access_from
 
-from sluicegate.consumer import MemorySubscriptions, Position, TopicPartition, slot_lock
+from sluicegate._core.subscriptions import slot_lock
+from sluicegate.consumer import MemorySubscriptions, Position, TopicPartition
 from sluicegate.postgres import PostgresStreamSource, PostgresSubscriptions
 from sluicegate.postgres.streams.selection import slot_of
 

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from tests.postgres.streams.served_help import served
 
-from sluicegate.consumer import Consumer, ConsumerObserver
+from sluicegate import Consumer
+from sluicegate.consumer import ConsumerObserver
 
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
+    from sluicegate import Message
     from sluicegate.batcher import LoopClock
-    from sluicegate.consumer import Message
 
 
 class Draining(ConsumerObserver):

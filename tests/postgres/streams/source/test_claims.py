@@ -19,7 +19,8 @@ from tests.postgres.streams.source.claims_help import (
 )
 from tests.postgres.streams.source.test_failures import WITHIN, fetched, source
 
-from sluicegate.consumer import MemorySubscriptions, Position, slot_lock
+from sluicegate._core.subscriptions import slot_lock
+from sluicegate.consumer import MemorySubscriptions, Position
 from sluicegate.postgres import PostgresSubscriptions
 from sluicegate.postgres.streams import options
 from sluicegate.postgres.streams.selection import slot_of

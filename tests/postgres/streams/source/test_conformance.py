@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.postgres.streams.log_help import Log, fresh_name, install_log
+from tests.postgres.streams.log_help import Log
 from tests.postgres.streams.source.dense_help import DenseSource, DenseTopic, stream_in
 
 from sluicegate.consumer import Position, TopicPartition
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sluicegate.consumer import Source
-    from sluicegate.testing import EmbeddedPostgres
 
 LEASE = 3.0
 
@@ -30,16 +29,15 @@ class TestPostgresStreamSource(SourceConformance):
 
     capabilities = DenseSource.capabilities
     lacks = {"holes"}
-    patience = 20.0
 
     @pytest.fixture(autouse=True)
-    def _server(self, embedded_postgres: EmbeddedPostgres) -> None:
-        self.dsn = embedded_postgres.dsn
+    def _log(self, log: Log) -> None:
+        self.dsn = log.dsn
+        self.unused = [log]
         self.topics: dict[str, DenseTopic] = {}
 
     async def new_topic(self, partitions: int) -> str:
-        log = Log(self.dsn, fresh_name())
-        await install_log(log)
+        log = self.unused.pop()
         self.topics[log.schema] = DenseTopic(partitions)
         return log.schema
 
@@ -56,26 +54,29 @@ class TestPostgresStreamSource(SourceConformance):
     async def append(
         self, topic: str, partition: int, entries: Sequence[tuple[bytes | None, bytes]]
     ) -> None:
-        for key, value in entries:
-            await self._append(topic, partition, key, value)
+        await self._append(topic, partition, entries)
 
     async def append_undecodable(self, topic: str, partition: int, key: bytes) -> None:
-        await self._append(topic, partition, key, b"", '{"n": 1e5000}')
+        await self._append(topic, partition, [(key, b"")], '{"n": 1e5000}')
 
     async def _append(
-        self, topic: str, partition: int, key: bytes | None, value: bytes, metadata: str = "{}"
+        self,
+        topic: str,
+        partition: int,
+        entries: Sequence[tuple[bytes | None, bytes]],
+        metadata: str = "{}",
     ) -> None:
         log, dense = Log(self.dsn, topic), self.topics[topic]
-        offset = dense.next_offset(partition)
-        data = json.dumps({"at": offset, "value": value.decode()})
-        message = f'[{{"type": "happened", "data": {data}, "metadata": {metadata}}}]'
         async with log.connected() as con:
-            position = await con.fetchval(
-                f"SELECT r_position FROM {log.sql}.append($1, $2::text::jsonb)",
-                stream_in(partition, key),
-                message,
-            )
-        dense.learn(partition, offset, position)
+            for key, value in entries:
+                offset = dense.next_offset(partition)
+                data = json.dumps({"at": offset, "value": value.decode()})
+                position = await con.fetchval(
+                    f"SELECT r_position FROM {log.sql}.append($1, $2::text::jsonb)",
+                    stream_in(partition, key),
+                    f'[{{"type": "happened", "data": {data}, "metadata": {metadata}}}]',
+                )
+                dense.learn(partition, offset, position)
 
     async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
         log, dense = Log(self.dsn, topic), self.topics[topic]

@@ -30,8 +30,14 @@ def _number(message: Any) -> tuple[int]:
     return (json.loads(message.value)["n"],)
 
 
-@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-@pytest.mark.parametrize("kind", ["dsn", "prepared", "pool"])
+@pytest.mark.parametrize(
+    ("kind", "level"),
+    [
+        pytest.param(kind, level, marks=pytest.mark.long if (number + turn) % 2 else ())
+        for number, kind in enumerate(("dsn", "prepared", "pool"))
+        for turn, level in enumerate(("repeatable read", "serializable"))
+    ],
+)
 @pytest.mark.usefixtures("real_clock")
 async def test_the_default_isolation_level_of_sessions_does_not_matter(
     log: Log, level: str, kind: str

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from tests.postgres.streams.source.stream_help import WITHIN, claim_on, source_of
 
-from sluicegate.consumer import Consumer, CountsLag, Lag, Unread
+from sluicegate import Consumer
+from sluicegate.consumer import CountsLag, Unread
+from sluicegate.consumer.operating.health import Lag
 from sluicegate.postgres.streams import serving as subscription
 from sluicegate.testing.conformance.source.subject import RecordingHost
 
@@ -15,8 +17,9 @@ if TYPE_CHECKING:
     import pytest
     from tests.postgres.streams.log_help import Log
 
+    from sluicegate import Message
     from sluicegate.batcher import LoopClock
-    from sluicegate.consumer import Message, SourceClaim
+    from sluicegate.consumer import SourceClaim
 
 
 async def test_messages_of_the_selection_are_counted_in_each_slot(

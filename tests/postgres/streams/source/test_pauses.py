@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.postgres.streams.source.stream_help import WITHIN, positions, source_of, until_the_end
 
-from sluicegate.consumer import Consumer
+from sluicegate import Consumer
 from sluicegate.postgres.streams import options
 from sluicegate.postgres.streams.selection import slot_of
 from sluicegate.testing.conformance.source.subject import RecordingHost
@@ -18,8 +18,8 @@ from sluicegate.testing.conformance.source.subject import RecordingHost
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
+    from sluicegate import Message
     from sluicegate.batcher import LoopClock
-    from sluicegate.consumer import Message
 
 
 @pytest.fixture(autouse=True)

@@ -24,8 +24,8 @@ from sluicegate.testing.conformance.source.subject import RecordingHost
 if TYPE_CHECKING:
     from tests.postgres.streams.log_help import Log
 
+    from sluicegate._core.subscriptions import SubscriptionStart
     from sluicegate.batcher import LoopClock
-    from sluicegate.consumer import SubscriptionStart
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ...._core.errors import TransientError
 from ...._core.retry_policy import RetryPolicy
 from ...._core.source import Position
-from ....consumer import Ack, Nak, Poison, Terminate, ToDeadLetter, decode
+from ....consumer import Poison, decode
+from ....consumer.handling.results import Ack, Nak, Terminate, ToDeadLetter
 from ...scripted import FakeSink
 from .consumers import ConsumingSource, Journal
 from .failures import QUICK

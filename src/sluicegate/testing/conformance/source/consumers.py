@@ -15,7 +15,9 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...._core.source import ExtendsRecords, KeepsAlive
-from ....consumer import Ack, Commits, Consumer
+from ....consumer import Commits
+from ....consumer.consumer import Consumer
+from ....consumer.handling.results import Ack
 from ....consumer.progress import offset_map
 from .subject import News, SourceUnderTest
 
@@ -51,6 +53,8 @@ DRAIN = 5.0
 """The consumer's default, in seconds; a source may allow less."""
 NO_COMMITS = 3600.0
 """Seconds between commits of a consumer that commits at its end only."""
+Place: TypeAlias = "tuple[int, int]"
+"""Partition and offset."""
 
 
 class ConsumerRun:
@@ -124,10 +128,6 @@ class ConsumingSource(SourceUnderTest):
         await journal.news.wait_for(
             lambda: len(run.source.claims) == len(before) and before.isdisjoint(run.source.claims)
         )
-
-
-Place: TypeAlias = "tuple[int, int]"
-"""Partition and offset."""
 
 
 class Journal:

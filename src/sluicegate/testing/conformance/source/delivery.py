@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from ...._core.clock import Clock
     from ...._core.source import Source, SourceCapabilities, SourceClaim
 
+ROUNDS = (0, 1, 2, 3, 5, 8, 21, 55)
+"""Rounds of the loop before a fetch is cancelled."""
+MAP = "a1~0AZ^}{|"
+"""A text with the characters of an offset map."""
+TOO_LARGE = "x" * 100_000
+"""Metadata that is too large for almost every broker."""
+
 
 def contradictions(declared: SourceCapabilities, source: Source) -> list[str]:
     """Describe each difference between the declaration and the implementation of a source."""
@@ -96,10 +103,6 @@ class DeclarationTests(SourceUnderTest):
                         claims[0]: 7,
                         claims[1]: 1,
                     }
-
-
-ROUNDS = (0, 1, 2, 3, 5, 8, 21, 55)
-"""Rounds of the loop before a fetch is cancelled."""
 
 
 class DeliveryTests(SourceUnderTest):
@@ -234,12 +237,6 @@ class DeliveryTests(SourceUnderTest):
                             assert record.key == b"k%d" % (record.offset % 5)
                         elif record.has_key:
                             assert record.key == b"k1"
-
-
-MAP = "a1~0AZ^}{|"
-"""A text with the characters of an offset map."""
-TOO_LARGE = "x" * 100_000
-"""Metadata that is too large for almost every broker."""
 
 
 class CommitTests(SourceUnderTest):

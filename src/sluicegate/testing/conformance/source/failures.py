@@ -11,7 +11,8 @@ import pytest
 from ...._core.errors import DeadLetterLimit, PermanentError, TransientError
 from ...._core.retry_policy import Backoff, RetryPolicy
 from ...._core.source import Position
-from ....consumer import Poison, Terminate, ToDeadLetter, decode
+from ....consumer import Poison, decode
+from ....consumer.handling.results import Terminate, ToDeadLetter
 from ...scripted import BlockingSink, FakeSink, FlakySink
 from .consumers import ConsumingSource, Journal
 

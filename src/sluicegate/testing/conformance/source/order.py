@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from ...._core.retry_policy import RetryPolicy
 from ...._core.source import Position, TopicPartition
-from ....consumer import Commits, InFlight, Nak
+from ....consumer import Commits, InFlight
+from ....consumer.handling.results import Nak
 from .consumers import NO_COMMITS, ConsumingSource, Journal
 
 if TYPE_CHECKING:

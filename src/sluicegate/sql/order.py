@@ -1,0 +1,109 @@
+"""The values of a column that Python compares like the database, by which rows are sorted. Pure.
+
+1. Rows that may conflict are written in the order of their key, so that two sessions that write
+   common keys do not wait for each other. It is the same order as that of `PostgresSink`. Rows of
+   one key keep the order of the batch.
+2. So the keys of rows are sorted only if equal keys of the database are neighbours then. For text
+   of MySQL and MariaDB, whose usual collations ignore case and trailing spaces, these are also
+   ignored here; such text is sorted only if it consists of characters that no known collation
+   confuses.
+3. Keys and versions are compared here only if Python certainly gives the database's answer.
+   Otherwise the database compares them: all rows are written.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.types import TypeEngine
+
+
+_TYPES: dict[str, type] = {
+    "SMALLINT": int,
+    "INTEGER": int,
+    "BIGINT": int,
+    "DATE": date,
+}
+_OF_POSTGRES: dict[str, type] = {
+    "BYTEA": bytes,
+    "TEXT": str,
+    "TIMESTAMP": datetime,
+    "UUID": UUID,
+    "VARCHAR": str,
+}
+_OF_MYSQL: dict[str, type] = {"MEDIUMINT": int, "TINYINT": int, "VARBINARY": bytes}
+_BY_BYTES = frozenset({None, "C", "POSIX", "default", "ucs_basic"})
+"""Collations of PostgreSQL by which only equal bytes are equal, as in the database's own."""
+_BY_LETTERS = re.compile(
+    r"(?:ascii|latin1|utf8|utf8mb3|utf8mb4)_"
+    r"(?:bin|nopad_bin|(?:general|unicode|unicode_520|swedish)(?:_nopad)?_ci)"
+    r"|(?:utf8mb[34]_)?(?:uca1400|0900)_a[is]_c[is]|utf8mb4_0900_bin"
+)
+"""Collations of MySQL and MariaDB that differ in case and accents only, for `_LETTERS`."""
+_LETTERS = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class SqlOrder:
+    """The values of a column that can be sorted here."""
+
+    kind: type
+    is_exact: bool = True
+    """Whether Python also tells which values are equal."""
+    most: int | None = None
+    """Maximum length: the database may cut spaces off longer text."""
+    zone: Any = None
+
+    def compares(self, values: Sequence[Any]) -> bool:
+        """Whether Python and the database compare these values alike."""
+        return self.is_exact and self._has(values)
+
+    def sort_keys(self, values: Sequence[Any]) -> Sequence[Any] | None:
+        """The values by which rows are sorted, in which equal keys are equal; `None` if they cannot
+        be sorted here.
+        """
+        if not self._has(values):
+            return None
+        if self.is_exact:
+            return values
+        if _LETTERS.fullmatch("".join(values)) is None:
+            return None
+        return [value.rstrip(" ").lower() for value in values]
+
+    def _has(self, values: Sequence[Any]) -> bool:
+        if {*map(type, values)} != {self.kind}:
+            return False
+        if self.kind is datetime:
+            return all(value.tzinfo is self.zone for value in values)
+        return self.most is None or max(map(len, values)) <= self.most
+
+
+def order_of(kind: TypeEngine[Any], dialect: str, collation: str | None) -> SqlOrder | None:
+    """The values of a column that can be sorted here; `None` if there are none."""
+    from sqlalchemy import DateTime, String
+    from sqlalchemy.dialects.postgresql import TIMESTAMP
+
+    name, length = type(kind).__name__, kind.length if isinstance(kind, String) else None
+    if dialect == "mysql":
+        if collation is not None:
+            is_known = _BY_LETTERS.fullmatch(collation) is not None
+            return SqlOrder(str, is_exact=False, most=length) if is_known else None
+        found = _OF_MYSQL.get(name)
+    elif dialect == "sqlite":
+        found = None  # a column may have any collation, which is not reported
+    else:
+        own = kind.collation if isinstance(kind, String) else None
+        is_cut = isinstance(kind, TIMESTAMP) and kind.precision is not None
+        found = None if is_cut or own not in _BY_BYTES else _OF_POSTGRES.get(name)
+    python = found or _TYPES.get(name)
+    if python is None:
+        return None
+    zone = UTC if isinstance(kind, DateTime) and kind.timezone else None
+    return SqlOrder(python, most=length if python is str else None, zone=zone)
