@@ -38,10 +38,19 @@ SHARING = {
     "tests/sinks/test_down_behind_a_proxy.py": "one OpenSearch",
 }
 """By the beginning of a file's path, what it shares with others, in one process."""
-WITH_A_SPARK_OF_THEIR_OWN = {
-    "tests/spark/kafka/test_windows.py",
-    "tests/spark/source/test_connect.py",
+WITHOUT_THE_SPARK_SESSION = {
+    f"tests/spark/{name}.py"
+    for name in (
+        *("kafka/test_executor_killed", "kafka/test_windows", "source/test_connect"),
+        *("levels/test_failover", "levels/test_mistakes", "levels/test_units"),
+        *("pipeline/test_kinds", "pipeline/test_mistakes", "pipeline/test_page"),
+        *("pipeline/test_pipeline_command", "pipeline/test_pipeline_command_refused"),
+        *("source/test_discovery", "source/test_options"),
+        *("test_chunks", "test_jars", "test_refused_chunk", "test_retries", "test_trial"),
+        "test_worker",
+    )
 }
+"""They have a Spark of their own, or none."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -65,7 +74,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            if file in WITH_A_SPARK_OF_THEIR_OWN:
+            if file in WITHOUT_THE_SPARK_SESSION:
                 return file
             return next((name for start, name in SHARING.items() if file.startswith(start)), file)
 

@@ -256,13 +256,11 @@ def stack_of_servers() -> Iterator[ExitStack]:
         memory,
         function,
         file,
-        http,
         parquet,
-        sql,
         udp,
         *(
             pytest.param(case, marks=pytest.mark.long)
-            for case in (elasticsearch, nats, redis, clickhouse)
+            for case in (http, elasticsearch, nats, sql, redis, clickhouse)
         ),
     ],
     ids=lambda case: case.__name__,

@@ -34,10 +34,11 @@ def timeless(printed: str) -> list[str]:
     [
         ("keep-order-from-spark", "order_from_spark", f"account text, seq int, {CHECKED}"),
         ("watch-a-spark-write", "watched_spark_write", f"account text, {CHECKED}"),
-        (
+        pytest.param(
             "deliver-exactly-once-from-spark",
             "exactly_once_from_spark",
             "account text, seq int, amount int",
+            marks=pytest.mark.long,
         ),
     ],
     ids=["order", "report", "once"],

@@ -113,6 +113,7 @@ def test_watch(
     assert "4 rows" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_pipeline(spark: Any, runner: asyncio.Runner, database: str, tmp_path: Path) -> None:
     (declared,) = snippets("how-to/run-a-pipeline.md")
     query(database, "CREATE TABLE aircraft (tailnum text, at int, dest text)")

@@ -97,6 +97,7 @@ def test_a_write_is_watched(spark: Any, capsys: pytest.CaptureFixture[str]) -> N
     assert [unit.began_at > 0 for unit in report.units] == [True] * 3
 
 
+@pytest.mark.long
 def test_a_stream_keeps_its_tallies(spark: Any, tmp_path: Path) -> None:
     """Per micro-batch, under the numbers of the query's own progress."""
     source = tmp_path / "in"

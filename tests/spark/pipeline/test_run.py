@@ -130,6 +130,7 @@ def test_the_flights_of_the_guide(spark: Any, embedded_postgres: Any, tmp_path: 
     query(dsn, "DROP TABLE aircraft")
 
 
+@pytest.mark.long
 def test_a_write_of_the_same_version_is_made_once(
     spark: Any, flights: Path, aircraft: str, tmp_path: Path
 ) -> None:

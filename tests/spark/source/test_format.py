@@ -219,6 +219,7 @@ def test_dead_letters_of_a_format(
     assert query(dsn, "SELECT id FROM shop.orders") == [(1,)]
 
 
+@pytest.mark.long
 def test_modes(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
     """P-T14: without a mode Spark raises its own error; overwrite is refused before anything is
     written, and never treated as append.
@@ -235,6 +236,7 @@ def test_modes(spark: Any, dsn: str, jdbc: dict[str, str]) -> None:
     assert query(dsn, "SELECT count(*) FROM shop.orders") == [(0,)]
 
 
+@pytest.mark.long
 def test_a_wrong_option_stops_before_a_row_is_read(
     spark: Any, dsn: str, jdbc: dict[str, str]
 ) -> None:

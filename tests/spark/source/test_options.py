@@ -10,6 +10,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql.types import StructType
+
+from pyspark_sluicegate import DefaultSource
 from sluicegate import ConfigError
 from sluicegate.spark.description import description, load
 from sluicegate.spark.options import OPTIONS, _Reading, options_as_markdown, prepare
@@ -192,6 +195,14 @@ def test_what_is_missing(options: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told) as refused:
         prepare(lowered(options), COLUMNS)
     assert SECRET not in str(refused.value)
+
+
+def test_overwrite_is_never_taken_for_append() -> None:
+    """P-T14: refused when Spark plans the write, before anything is opened."""
+    source = DefaultSource(lowered(TO_POSTGRES))
+    told = r"mode='overwrite': format\('sluicegate'\) only adds rows; write with .mode\('append'\)"
+    with pytest.raises(ConfigError, match=told):
+        source.writer(StructType().add("id", "long"), overwrite=True)
 
 
 def test_all_mistakes_are_found_at_once() -> None:
