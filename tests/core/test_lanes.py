@@ -285,6 +285,18 @@ def test_an_entry_that_has_left_is_followed_by_none_put_ahead(
     assert [item.number for _, lane in lanes.lanes() for item in lane] == [3, 4, *left]
 
 
+def test_entries_that_are_put_back_come_first_in_their_order() -> None:
+    """consumer/4.1, I4: before those that have waited meanwhile."""
+    lanes: Lanes[Item] = Lanes()
+    going = [Item(0, number) for number in range(3)]
+    lanes.enter(going[0])
+    lanes.wait_all(going[1:])
+    assert [lanes.next(0), lanes.next(0)] == going[1:]
+    lanes.wait(Item(0, 3))
+    lanes.put_back(0, going[1:])
+    assert [item.number for _, lane in lanes.lanes() for item in lane] == [1, 2, 3]
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_lanes_do_what_a_queue_per_key_does_for_long() -> None:
