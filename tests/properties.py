@@ -15,6 +15,11 @@ settings.register_profile("few", max_examples=FEW, deadline=None)
 settings.register_profile("long", max_examples=ALL, deadline=None)
 
 
+def how_many(few: int, *, long: int) -> int:
+    """Return the number of examples under the current profile."""
+    return long if settings().max_examples == ALL else few
+
+
 def examples(few: int, *, long: int) -> settings:
     """Return settings with so many examples: a decorator, or the first argument of `settings`."""
-    return settings(max_examples=long if settings().max_examples == ALL else few)
+    return settings(max_examples=how_many(few, long=long))

@@ -18,6 +18,7 @@ from sluicegate.testing import Destination, Scenario, simulate
 from sluicegate.testing.load import Sample
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from sluicegate.testing import Simulated
@@ -67,12 +68,28 @@ EXPECTED = [
     ("idle", Expected(26, 40, (5, 9), FULL, (5_800, 6_200))),
     ("one-error", Expected(2, 40, (2, 4), FULL, ORDINARY)),
 ]
+CASES = list(dict.fromkeys(name for name, _ in EXPECTED))
+
+
+ALWAYS = {"halved", "throttled", "timeouts", "idle"}
+"""The loads of `make test`, in which both workers and sizes change; `make long` takes all."""
+
+
+def of_all(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.long) for name in names]
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    EXPECTED,
-    ids=lambda value: value if isinstance(value, str) else f"{value.start}-{value.end}",
+    [
+        pytest.param(
+            name,
+            expected,
+            id=f"{name}-{expected.start}-{expected.end}",
+            marks=[] if name in ALWAYS else pytest.mark.long,
+        )
+        for name, expected in EXPECTED
+    ],
 )
 def test_each_load_keeps_to_its_ranges(program: Any, name: str, expected: Expected) -> None:
     """B-T29, batcher/4a.11, batcher/4b.13."""
@@ -111,12 +128,12 @@ def failed(seen: Simulated) -> int:
     return seen.writes.total() - seen.writes["ok"]
 
 
-def test_every_item_is_accounted_for(program: Any) -> None:
+@pytest.mark.parametrize("name", of_all(CASES))
+def test_every_item_is_accounted_for(program: Any, name: str) -> None:
     """batcher/4b.1: also while sizes and workers change."""
-    for name in program.CASES:
-        tally = program.run(name, adaptive=True).tally
-        tally.verify()
-        assert tally.inside == 0
+    tally = program.run(name, adaptive=True).tally
+    tally.verify()
+    assert tally.inside == 0
 
 
 def test_a_flood_of_timeouts_is_not_made_worse(program: Any) -> None:
@@ -193,12 +210,6 @@ def test_an_idle_time_changes_nothing(program: Any) -> None:
     assert {(sample.workers, sample.max_items) for sample in seen.between(15.0, 25.0)} == {last}
 
 
-def test_the_same_scenario_gives_the_same_run(program: Any) -> None:
-    """batcher/4b.13: to the last digit."""
-    again = simulate(program.CASES["timeouts"].scenario)
-    assert again.samples == program.run("timeouts", adaptive=True).samples
-
-
 @pytest.mark.long
 def test_the_page_shows_what_the_program_prints(
     program: Any, capsys: pytest.CaptureFixture[str]
@@ -207,17 +218,21 @@ def test_the_page_shows_what_the_program_prints(
     assert [capsys.readouterr().out] == printed_on(PAGE)
 
 
-def test_the_pictures_are_of_these_runs(program: Any) -> None:
-    """Each plot contains the digest of its run; `python examples/adaptive_scenarios.py --plots
-    docs/assets/adaptive` draws them.
-    """
+def test_each_load_has_its_picture_on_the_page(program: Any) -> None:
     page = (DOCS / PAGE).read_text()
-    assert {picture.stem for picture in PICTURES.glob("*.svg")} == {*program.CASES, "my-load"}
-    for name in program.CASES:
-        assert program.run(name, adaptive=True).digest in (PICTURES / f"{name}.svg").read_text(), (
-            name
-        )
+    assert {*program.CASES} == {*CASES}
+    assert {picture.stem for picture in PICTURES.glob("*.svg")} == {*CASES, "my-load"}
+    for name in CASES:
         assert re.search(rf"!\[[^\]]+\]\(\.\./assets/adaptive/{name}\.svg\)", page)
+
+
+@pytest.mark.parametrize("name", of_all(CASES))
+def test_a_picture_is_of_its_run(program: Any, name: str) -> None:
+    """batcher/4b.13: the same scenario gives the same run, to the last digit. Each plot contains
+    the digest of its run; `python examples/adaptive_scenarios.py --plots docs/assets/adaptive`
+    draws them.
+    """
+    assert program.run(name, adaptive=True).digest in (PICTURES / f"{name}.svg").read_text()
 
 
 @pytest.mark.long
@@ -234,8 +249,10 @@ def test_the_example_of_a_load_of_ones_own(
 
 
 def test_a_picture_is_drawn(program: Any, tmp_path: Path) -> None:
+    """The import of matplotlib takes most of its time."""
     pytest.importorskip("matplotlib")
-    program.run("steady", adaptive=True).plot(tmp_path / "steady.svg", "Steady")
+    seen = simulate(replace(program.CASES["steady"].scenario, seconds=1.0))
+    seen.plot(tmp_path / "steady.svg", "Steady")
     assert (tmp_path / "steady.svg").read_text().startswith("<?xml")
-    program.run("steady", adaptive=True).plot(str(tmp_path / "steady.png"))
+    seen.plot(str(tmp_path / "steady.png"))
     assert (tmp_path / "steady.png").read_bytes().startswith(b"\x89PNG")

@@ -1,5 +1,7 @@
 """Forked children run no part of their parent's work: batchers raise, and sinks may be opened
 again.
+
+White box: one program holds every private lock at a fork.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ def test_a_batcher_used_in_a_forked_child_says_so() -> None:
     ]
 
 
-@pytest.mark.parametrize("mode", ["lazy", "eager"])
+@pytest.mark.parametrize("mode", ["lazy", pytest.param("eager", marks=pytest.mark.long)])
 def test_a_fork_while_the_sink_is_being_opened_leaves_that_to_the_parent(mode: str) -> None:
     """The child opens nothing, and may use the same sink in its own batcher."""
     out = script(
@@ -191,8 +193,15 @@ def test_a_sink_is_opened_again_by_the_child_of_a_threaded_program(start: str) -
     ]
 
 
-@pytest.mark.parametrize("fork", ["os.fork", "fork_of_c"])
-@pytest.mark.parametrize("key", ["None", "lambda item: (item,)"])
+@pytest.mark.parametrize(
+    ("fork", "key"),
+    [
+        ("os.fork", "None"),
+        ("fork_of_c", "lambda item: (item,)"),
+        pytest.param("os.fork", "lambda item: (item,)", marks=pytest.mark.long),
+        pytest.param("fork_of_c", "None", marks=pytest.mark.long),
+    ],
+)
 def test_a_child_writes_its_own_items_however_it_was_forked(fork: str, key: str) -> None:
     """batcher/4b.14: also without Python's hooks, and if other threads held every lock at the fork.
     Each call may be the first one in the child.

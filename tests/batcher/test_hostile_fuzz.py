@@ -39,7 +39,7 @@ from sluicegate.errors import ResultMismatch
 from sluicegate.sinks import Isolate, MemorySink, Split
 from sluicegate.testing import FakeClock
 
-COUNT = 60
+COUNT = 25
 LONG = 3000
 
 

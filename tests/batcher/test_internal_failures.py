@@ -3,6 +3,8 @@
 One run lists the batcher's own functions that a scenario calls after the batcher is open. Then one
 of their calls raises, once per run, as it begins: so `MemoryError` and `RecursionError` come, and
 so do errors of a clock, a task factory or Sluicegate itself.
+
+White box: every private step of a batcher raises once.
 """
 
 from __future__ import annotations
@@ -90,20 +92,22 @@ PURE = ("Agenda.", "Countdown.", "Ledger.", "Parking.", "Waiter.", "own_context"
 """Sums and queues that call no code of a program, so only the interpreter makes them fail: that is
 not covered, and a `MemoryError` at the start of `Waiter.grant` would leave its producer waiting.
 """
-_names: dict[CodeType, str] = {}
+_names: dict[int, tuple[str, CodeType]] = {}
+"""By identity: the hash of a code object reads all of it."""
 
 
 def step_of(code: CodeType) -> str:
     """The function's name, if it is one of the steps."""
-    if code not in _names:
+    if id(code) not in _names:
         file = code.co_filename
         is_step = (
             file.startswith(STEPS)
             and code.co_name not in NO_STEPS
             and not code.co_qualname.startswith(PURE)
         )
-        _names[code] = f"{Path(file).stem}.{code.co_qualname}" if is_step else ""
-    return _names[code]
+        name = f"{Path(file).stem}.{code.co_qualname}" if is_step else ""
+        _names[id(code)] = name, code  # which stays alive, so that its identity stays its own
+    return _names[id(code)][0]
 
 
 def is_ours(frame: FrameType) -> bool:

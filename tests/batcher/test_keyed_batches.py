@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gatherers import Keyed
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keyed_help import Destination, Gate, Item, items, key_of, limits, on_virtual_time
+from tests.properties import examples
 
 from sluicegate import Batcher
 from sluicegate.testing import FakeClock
@@ -98,7 +99,7 @@ def test_as_many_batches_as_workers_are_on_their_way() -> None:
     assert {len(batch) for batch in sink.batches} == {5}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(15, long=200)
 @given(keys=st.lists(st.integers(0, 3), max_size=40), max_items=st.integers(1, 5))
 def test_one_worker_and_one_key_is_arrival_order(keys: list[int], max_items: int) -> None:
     """B-T14: the keyed gatherer with one key behaves like a single worker."""

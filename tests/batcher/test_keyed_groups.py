@@ -1,4 +1,7 @@
-"""Groups of items with keys: they enter the batches that their items would enter individually."""
+"""Groups of items with keys: they enter the batches that their items would enter individually.
+
+White box: the gatherer alone, with groups and with single items.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def compared(first: int, count: int) -> None:
 
 def test_a_group_makes_the_batches_that_its_items_would_make() -> None:
     """Also with a limit on bytes, where each item is examined individually, and after a landing."""
-    compared(0, 400)
+    compared(0, 120)
 
 
 @pytest.mark.parametrize("kind", [str, float, tuple])

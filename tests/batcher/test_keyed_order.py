@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from sluicegate import Batch, Receipt
 
-SOME = 160
+SOME, MORE = 64, 160
 MANY = 5_000
 
 
@@ -394,12 +394,17 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(100, logger="sluicegate")
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_no_seed_breaks_the_order_of_a_key(block: int) -> None:
+def test_no_seed_breaks_the_order_of_a_key() -> None:
     """batcher/4a.10, I4, I5, I10, B-T14, B-T28, G-T8: failures, retries, partial answers, outages,
     cuts, cancellations and shutdowns; with and without tenants and their limits.
     """
-    run_all(range(block * SOME // 4, (block + 1) * SOME // 4))
+    run_all(range(SOME))
+
+
+@pytest.mark.long
+def test_no_further_seed_breaks_the_order_of_a_key() -> None:
+    """batcher/4a.10, I4, I5, I10."""
+    run_all(range(SOME, MORE))
 
 
 @pytest.mark.soak

@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from helpers import Gated, Recording
 from sluicegate import AddTimeout, Batch, Batcher, Limits, Observer, Outcome, WriteResult
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25, long=200)
 @given(
     counts=st.lists(st.integers(0, 40), min_size=1, max_size=4),
     max_items=st.integers(1, 7),
@@ -109,7 +110,7 @@ async def unruly(batch: Batch[int], rng: random.Random) -> WriteResult | None:
     return None
 
 
-@settings(max_examples=200, deadline=None)
+@examples(40, long=500)
 @given(
     seed=st.integers(0, 2**32),
     workers=st.integers(1, 4),

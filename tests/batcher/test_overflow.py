@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from helpers import Gated
 from sluicegate import Batcher, Limits, Observer, Outcome
@@ -80,7 +81,7 @@ async def test_drop_oldest_drops_the_new_where_nothing_else_can_go(fake_clock: F
     assert sink.items == [0, 1, 2, 3, 6, 7]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(30, long=300)
 @given(
     policy=st.sampled_from(["drop_newest", "drop_oldest"]),
     steps=st.lists(st.sampled_from(["add", "submit", "try", "many", "write"]), max_size=40),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from helpers import Deaf, Gated, Recording
 from sluicegate import Batch, Batcher, ClosedError, DrainTimeout, Limits, Outcome, PermanentError
@@ -67,7 +68,7 @@ async def test_the_earliest_deadline_wins(fake_clock: FakeClock) -> None:
         assert fake_clock.now() <= 1.0
 
 
-@settings(max_examples=200, deadline=None)
+@examples(40, long=500)
 @given(
     producers=st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=4),
     shutdown_after=st.integers(0, 12),

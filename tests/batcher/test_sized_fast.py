@@ -1,4 +1,7 @@
-"""The fast path of measured items has the same effects as the slow path."""
+"""The fast path of measured items has the same effects as the slow path.
+
+White box: one path is switched off.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from sluicegate.testing import BlockingSink, FakeSink
 if TYPE_CHECKING:
     from sluicegate.testing import FakeClock
 
-COUNT = 80
+COUNT, ALL = 25, 80
 KEYED: list[dict[str, Any]] = [{}, {"key": lambda item: item % 5}]
 
 
@@ -84,6 +87,12 @@ def compared(first: int, count: int) -> int:
 def test_programs_have_the_same_batches_bytes_counts_and_errors_on_either_path() -> None:
     """See above; `size_of` is also called equally often."""
     assert compared(0, COUNT) > 10 * COUNT
+
+
+@pytest.mark.long
+def test_more_programs_have_the_same_on_either_path() -> None:
+    """See above."""
+    assert compared(COUNT, ALL - COUNT) > 10 * (ALL - COUNT)
 
 
 # -- one by one ------------------------------------------------------------------------------------

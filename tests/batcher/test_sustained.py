@@ -86,14 +86,14 @@ async def load(clock: FakeClock, seconds: int) -> tuple[list[int], list[int], Hi
     return tasks, objects, sink, report
 
 
-@pytest.mark.parametrize("seconds", [60, pytest.param(3600, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seconds", [25, pytest.param(3600, marks=pytest.mark.soak)])
 def test_tasks_and_memory_stay_flat(seconds: int, caplog: pytest.LogCaptureFixture) -> None:
     """B-T54, B-T36: the short run has asyncio's debug mode on, so that its complaints are
     errors.
     """
     caplog.set_level(logging.CRITICAL, "sluicegate")  # pytest would keep every record
     with FakeClock() as clock:
-        clock.loop.set_debug(seconds == 60)
+        clock.loop.set_debug(seconds == 25)
         clock.loop.slow_callback_duration = 60.0
         tasks, objects, sink, report = clock.run(load(clock, seconds))
         assert clock.leftovers() == []

@@ -11,10 +11,11 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from keyed_help import on_virtual_time
 from tenant_help import Item, Watched, limits, some, tenant_of
+from tests.properties import examples
 
 from sluicegate import (
     Batcher,
@@ -93,7 +94,7 @@ def test_threads_may_hand_in_for_tenants() -> None:
         BlockingBatcher(sink, tenant=tenant_of, tenants=Tenants(max_pending_items=10))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(15, long=200)
 @given(st.integers(0, 2**32), st.sampled_from([1, 3]), st.booleans())
 def test_order_holds_within_a_tenant_whatever_fails(seed: int, workers: int, keyed: bool) -> None:
     """B-T28, B-T14, I4: with one worker per tenant, or per key with keys; tenants are never mixed

@@ -1,4 +1,7 @@
-"""Turns of tenants: deficit round robin, without a clock or a task."""
+"""Turns of tenants: deficit round robin, without a clock or a task.
+
+White box: the turns without a batcher.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from typing import Any
 
 import pytest
 from gatherers import OfTenants, gathering
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from sluicegate import Limits
 from sluicegate._core.order.keys import identity
@@ -213,7 +217,7 @@ def test_a_cap_is_a_tenants_own() -> None:
     assert full.fits
 
 
-@settings(max_examples=150, deadline=None)
+@examples(30, long=300)
 @given(st.integers(0, 2**32), st.booleans())
 def test_nothing_is_lost_or_mixed_and_nothing_stays(seed: int, serial: bool) -> None:
     """B-T28: for any sequence of offers, takes, ends, evictions and seals."""

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import tenacity
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.machine.destination import Act, Destination, Write
 from tests.machine.setting import acts
+from tests.properties import examples
 
 from sluicegate import (
     Batch,
@@ -171,7 +172,7 @@ def _is_free(act: Act) -> bool:
     return act.kind in {"fail", "half", "partial"} and act.error in {"throttled", "unavailable"}
 
 
-@settings(max_examples=150, deadline=None)
+@examples(30, long=300)
 @given(stacked=layers, workers=st.integers(1, 3))
 def test_a_healthy_destination_gets_every_item_once_in_as_few_writes_as_the_splits_allow(
     stacked: list[Layer], workers: int
@@ -191,7 +192,7 @@ def test_a_healthy_destination_gets_every_item_once_in_as_few_writes_as_the_spli
     assert sorted(len(write.items) for write in run.destination.writes) == sorted(parts)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(30, long=300)
 @given(stacked=layers, workers=st.integers(1, 3))
 def test_a_destination_that_keeps_failing_gets_as_many_tries_as_the_retries_say(
     stacked: list[Layer], workers: int
@@ -208,7 +209,7 @@ def test_a_destination_that_keeps_failing_gets_as_many_tries_as_the_retries_say(
     assert sorted(run.letters.items) == (list(range(ITEMS)) if buried else [])
 
 
-@settings(max_examples=150, deadline=None)
+@examples(30, long=300)
 @given(stacked=layers, workers=st.integers(1, 3))
 def test_what_is_refused_for_good_is_tried_once_and_hurts_no_neighbour(
     stacked: list[Layer], workers: int
@@ -224,7 +225,7 @@ def test_what_is_refused_for_good_is_tried_once_and_hurts_no_neighbour(
     assert sorted(run.letters.items) == (list(range(0, ITEMS, 3)) if buried else [])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(60, long=500)
 @given(
     stacked=layers,
     workers=st.integers(1, 3),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from batch_help import Batches
 from consumer_help import P0, P1, finite, log_of, records
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from sluicegate import Ack, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter, UnavailableError
 from sluicegate.consumer import (
@@ -491,7 +492,7 @@ async def test_results_of_a_closing_claim_count_if_they_are_acknowledgements(
     keys=st.integers(1, 20),
     data=st.data(),
 )
-@settings(max_examples=40, deadline=None)
+@examples(15, long=100)
 def test_one_poison_message_costs_its_neighbours_nothing(
     count: int, size: int, keys: int, data: st.DataObject
 ) -> None:

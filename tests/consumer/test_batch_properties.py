@@ -11,6 +11,7 @@ import pytest
 from consumer_help import finite
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from sluicegate import (
     Ack,
@@ -212,7 +213,7 @@ def check(program: Program) -> None:
 
 
 @given(PROGRAMS)
-@settings(max_examples=60, deadline=None)
+@examples(15, long=200)
 def test_every_message_is_settled_once_and_in_order(program: Program) -> None:
     """consumer/O36, O-T1, O-T11, O-T12, G-T8, consumer/C:Ba1 to consumer/C:Ba5: for any keys,
     limits and results.

@@ -1,12 +1,13 @@
-"""A claim begins with the offset map of the previous claim."""
+"""A claim begins with the offset map of the previous claim. White box: a claim without a source."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
 from consumer_help import P0
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from sluicegate._core.order.lanes import Lanes
 from sluicegate.consumer import Position
@@ -46,7 +47,7 @@ def test_a_commit_keeps_the_part_of_the_map_that_was_not_delivered_again() -> No
     assert told(claim) == (9, [(20, 30)])
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25, long=200)
 @given(
     before=st.sets(st.integers(1, 40)),
     fetches=st.lists(st.integers(1, 9), max_size=8),

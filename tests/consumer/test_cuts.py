@@ -12,6 +12,7 @@ import pytest
 from consuming import records
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from sluicegate import Ack, Backoff, Consumer, RetryPolicy
 from sluicegate.consumer import MemoryLog, MemorySource
@@ -134,7 +135,7 @@ def check(program: Program) -> None:
 
 
 @given(programs(8))
-@settings(max_examples=50, deadline=None)
+@examples(15, long=100)
 def test_a_cut_fails_only_what_was_running(program: Program) -> None:
     """O-T1, consumer/C:F4: with one worker, so leftovers of one turn would affect the next."""
     check(program)

@@ -9,6 +9,8 @@ Planted faults, and the test that detects each:
 - a map over the limit refused, or its farthest ranges kept: `test_a_cut_keeps_the_nearest_ranges`;
 - inflating without a bound: `test_what_inflates_without_end_is_refused`;
 - every range read before the cut: `test_ranges_that_cannot_fit_are_not_even_read`.
+
+White box: the text form, without a source.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from itertools import count, pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from sluicegate.consumer.progress.offset_map import (
     LIMIT,
@@ -106,7 +109,7 @@ def test_a_window_of_twenty_thousand_fits() -> None:
     assert not encode(0, every_other).cut
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25, long=200)
 @given(position=positions, gaps=pairs)
 def test_a_map_is_read_as_it_was_written(position: int, gaps: list[tuple[int, int]]) -> None:
     """consumer/C:C4."""
@@ -117,7 +120,7 @@ def test_a_map_is_read_as_it_was_written(position: int, gaps: list[tuple[int, in
     assert text.isascii()
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25, long=200)
 @given(position=positions, gaps=pairs, limit=st.integers(0, 600))
 def test_a_cut_keeps_the_nearest_ranges(
     position: int, gaps: list[tuple[int, int]], limit: int
@@ -199,7 +202,7 @@ def test_a_map_is_true_only_beside_its_own_position() -> None:
             decode(position, text)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25, long=200)
 @given(gaps=pairs.filter(bool), data=st.data())
 def test_altered_text_is_refused(gaps: list[tuple[int, int]], data: st.DataObject) -> None:
     """Or it is another spelling of the same bytes; it never describes other records."""
@@ -236,7 +239,7 @@ def test_a_map_in_another_form_is_refused(unfinished: int) -> None:
             decode(0, other + text[1:])
 
 
-@settings(max_examples=60, deadline=None)
+@examples(15, long=200)
 @given(
     position=positions,
     form=st.sampled_from(["", "!", "#", "~"]),

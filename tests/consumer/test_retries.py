@@ -2,13 +2,16 @@
 
 Planted faults: `<` for `<=` in `pop_due`, entries compared with one another, last in first out at
 equal times, and a broken heap after a removal. The test of that rule, or the model, detects each.
+
+White box: the heap of due retries.
 """
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from sluicegate.consumer.lanes.schedule import RetryHeap
 
@@ -64,7 +67,7 @@ def test_a_time_that_is_no_number_is_refused() -> None:
     assert len(heap) == 0
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25, long=200)
 @given(
     moves=st.lists(
         st.tuples(st.sampled_from(["push", "push", "pop", "remove"]), st.integers(0, 9)),

@@ -12,6 +12,8 @@ Planted faults, and the test that detects each:
 - a run for every admission: `test_records_without_holes_between_them_cost_a_byte_however_they_arrive`;
 - `admit` that changes something before it refuses: `test_a_refused_admission_changes_nothing`;
 - the settled prefix told as a range: `test_ranges_need_no_call_of_position_before`.
+
+White box: the tracker of one claim.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.properties import examples
 
 from sluicegate.consumer.progress.offset_map import decode, encode
 from sluicegate.consumer.progress.tracker import Tracker
@@ -337,16 +340,9 @@ class TrackerMachine(RuleBasedStateMachine):
                 assert tracker.offset_of(index) == offset
 
 
+@pytest.mark.hypothesis
 def test_a_tracker_agrees_with_a_set_of_offsets() -> None:
     """consumer/C:C1, consumer/C:C2, consumer/C:C5, O-T5, O-T6."""
     run_state_machine_as_test(
-        TrackerMachine, settings=settings(max_examples=40, stateful_step_count=30, deadline=None)
-    )
-
-
-@pytest.mark.soak
-def test_a_tracker_agrees_with_a_set_of_offsets_for_long() -> None:
-    run_state_machine_as_test(
-        TrackerMachine,
-        settings=settings(max_examples=500, stateful_step_count=60, deadline=None),
+        TrackerMachine, settings=settings(examples(15, long=500), stateful_step_count=50)
     )

@@ -11,6 +11,7 @@ from consumer_help import P0, Poisoned, finite, log_of, records, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from park_help import DurableParkStore, parking
+from tests.properties import examples
 
 from sluicegate import ConfigError, Consumer, Nak, Terminate, ToDeadLetter
 from sluicegate.consumer import MemoryLog, MemorySource, PoisonError, Position, TopicPartition
@@ -276,7 +277,7 @@ HISTORIES = {
 }
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10, long=100)
 @given(**HISTORIES)
 def test_every_record_is_handled_once_and_in_order(
     keys: list[str], bad: set[int], unparks: list[tuple[str, bool]]

@@ -3,13 +3,16 @@
 Planted faults: a limit in one measure only, `>` for `>=`, no refill level, a resume at either level
 instead of both, an oversized record that never fits, and counts that may become negative. The test
 of that rule and the model detect each.
+
+White box: the arithmetic of the window.
 """
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 from sluicegate import ConfigError
 from sluicegate.consumer.lanes.window import REFILL, Window
@@ -75,7 +78,7 @@ def test_no_message_fits_beyond_their_number() -> None:
     assert not window.fits(0)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25, long=200)
 @given(
     inside=st.lists(st.integers(0, 30), max_size=4),
     sizes=st.lists(st.integers(0, 30), max_size=8),
@@ -127,7 +130,7 @@ def test_a_bad_bound_is_refused(arguments: tuple[int, int], name: str) -> None:
         Window(*arguments)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25, long=200)
 @given(
     max_messages=st.integers(1, 8),
     max_bytes=st.integers(1, 50),

@@ -1,4 +1,4 @@
-"""Key lanes alone."""
+"""Key lanes alone. White box: the structure alone."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.properties import examples, how_many
 
 from sluicegate._core.order.lanes import Entry, Lanes
 
@@ -241,15 +242,21 @@ class OvertakingMachine(LanesMachine):
 
 
 FAST = settings(
-    max_examples=25, stateful_step_count=40, deadline=None, derandomize=True, database=None
+    max_examples=how_many(15, long=200),
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
 )
 
 
+@pytest.mark.hypothesis
 def test_lanes_do_what_a_queue_per_key_does() -> None:
     """consumer/4.1, I4, I5: order per key, one turn per key, and nothing remains."""
     run_state_machine_as_test(LanesMachine, settings=FAST)
 
 
+@pytest.mark.hypothesis
 def test_entries_put_ahead_overtake_the_others_in_their_order() -> None:
     """consumer/4.1, I4: whatever else happens to their lanes."""
     run_state_machine_as_test(OvertakingMachine, settings=FAST)
@@ -278,6 +285,18 @@ def test_an_entry_that_has_left_is_followed_by_none_put_ahead(
     assert [item.number for _, lane in lanes.lanes() for item in lane] == [3, 4, *left]
 
 
+def test_entries_that_are_put_back_come_first_in_their_order() -> None:
+    """consumer/4.1, I4: before those that have waited meanwhile."""
+    lanes: Lanes[Item] = Lanes()
+    going = [Item(0, number) for number in range(3)]
+    lanes.enter(going[0])
+    lanes.wait_all(going[1:])
+    assert [lanes.next(0), lanes.next(0)] == going[1:]
+    lanes.wait(Item(0, 3))
+    lanes.put_back(0, going[1:])
+    assert [item.number for _, lane in lanes.lanes() for item in lane] == [1, 2, 3]
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_lanes_do_what_a_queue_per_key_does_for_long() -> None:
@@ -289,7 +308,7 @@ def test_lanes_do_what_a_queue_per_key_does_for_long() -> None:
 
 
 @given(st.lists(st.integers(0, 5), max_size=60), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@examples(25, long=200)
 def test_what_goes_is_in_order_per_key_however_turns_end(
     keys: list[int], rng: random.Random
 ) -> None:
@@ -326,7 +345,7 @@ def test_what_goes_is_in_order_per_key_however_turns_end(
     st.sets(st.integers(0, 2)),
     st.sets(st.integers(0, 11)),
 )
-@settings(max_examples=100, deadline=None)
+@examples(25, long=200)
 def test_dropped_entries_are_those_that_match_and_the_others_go_on_in_order(
     keys: list[int], held: set[int], dropped: set[int]
 ) -> None:

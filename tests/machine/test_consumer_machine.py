@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.machine import consumer_mutants
 from tests.machine.consumer_machine import ConsumerMachine, narrowed
 from tests.machine.test_machine import FAST, FOR_EVER
+from tests.properties import how_many
 from tests.seeds import run_by
 
 SEEDS = 20
@@ -31,13 +32,16 @@ def explore(seed: int) -> None:
         )
 
 
+@pytest.mark.hypothesis
 @pytest.mark.filterwarnings(FOR_EVER)
 def test_no_record_is_lost_and_every_key_stays_in_order() -> None:
     """O-T1, G-T8, consumer/C:O1, consumer/C:C1, consumer/C:C3, consumer/C:C5, consumer/C:R1,
     consumer/C:R2, consumer/C:N3, consumer/C:N8: the laws hold after every step, and at the end
     every record is settled.
     """
-    run_state_machine_as_test(ConsumerMachine, settings=settings(FAST, max_examples=20))
+    run_state_machine_as_test(
+        ConsumerMachine, settings=settings(FAST, max_examples=how_many(10, long=100))
+    )
 
 
 @pytest.mark.soak

@@ -11,6 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.machine import keyed_mutants
 from tests.machine.keyed_machine import KeyedMachine, narrowed
 from tests.machine.test_machine import FAST, FOR_EVER
+from tests.properties import how_many
 from tests.seeds import run_by
 
 SLOWER = {"a_batch_is_cut_through_a_key"}
@@ -30,11 +31,14 @@ def explore(seed: int) -> None:
         )
 
 
+@pytest.mark.hypothesis
 def test_keys_tenants_and_adaptive_control_keep_their_laws() -> None:
     """I1, I4, I5, I6, I9, batcher/4a.9, batcher/4a.10, batcher/4a.11, batcher/4b.6, B-T28, G-T8:
     after every step; nothing remains at the end.
     """
-    run_state_machine_as_test(KeyedMachine, settings=settings(FAST, max_examples=30))
+    run_state_machine_as_test(
+        KeyedMachine, settings=settings(FAST, max_examples=how_many(15, long=100))
+    )
 
 
 @pytest.mark.soak

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.machine import mutants
 from tests.machine.machine import BatcherMachine
+from tests.properties import how_many
 
 SAMPLE = {
     "a_cancelled_add_is_dropped": "items got in|bytes inside",
@@ -40,11 +41,14 @@ LONG = settings(
 )
 
 
+@pytest.mark.hypothesis
 def test_every_item_is_accounted_for_whatever_happens() -> None:
     """batcher/4b.1, batcher/4b.2, B-T7: the law holds after every step, and the final outcomes
     match the destination.
     """
-    run_state_machine_as_test(BatcherMachine, settings=settings(FAST, max_examples=50))
+    run_state_machine_as_test(
+        BatcherMachine, settings=settings(FAST, max_examples=how_many(20, long=200))
+    )
 
 
 @pytest.mark.soak

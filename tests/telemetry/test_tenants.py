@@ -1,4 +1,7 @@
-"""Series per tenant: their number is limited, and no counter decreases."""
+"""Series per tenant: their number is limited, and no counter decreases.
+
+White box: the table of metrics, and the count of tenants that are shown.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from tests.properties import examples
 
 pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry
@@ -81,8 +85,8 @@ def test_ten_thousand_tenants_have_twenty_series_and_other() -> None:
     assert min(found[tenant] for tenant in busy) > 2_000
 
 
-@pytest.mark.parametrize("tenants", [30, 10_000])
-async def test_ten_thousand_tenants_of_a_batcher_have_no_more_series_than_thirty(
+@pytest.mark.parametrize("tenants", [30, 2_000])
+async def test_thousands_of_tenants_of_a_batcher_have_no_more_series_than_thirty(
     fake_clock: FakeClock, tenants: int
 ) -> None:
     """B-T51, batcher/B43, batcher/4a.12: with a real batcher, with a full ledger and idle; nothing
@@ -95,21 +99,21 @@ async def test_ten_thousand_tenants_of_a_batcher_have_no_more_series_than_thirty
     async def sink(batch: Batch[int]) -> None:
         await gate.wait()
 
-    limits = Limits(max_items=500, max_pending_items=20_000, workers=4)
+    limits = Limits(max_items=500, max_pending_items=6_000, workers=4)
     async with Batcher(
         sink, tenant=lambda item: item % tenants, limits=limits, observers=[observer]
     ) as batcher:
-        await batcher.add_many(range(10_000))
+        await batcher.add_many(range(2_000))
         await batcher.add_many(number % 3 for number in range(3_000))
         stats = batcher.stats()
         assert stats.tenants == tenants
         assert len(stats.busiest_tenants) == 20
         assert [tenant.tenant for tenant in stats.busiest_tenants[:3]] == [0, 1, 2]
-        assert sum(series(registry, "batcher_tenant_pending_items").values()) == 13_000
+        assert sum(series(registry, "batcher_tenant_pending_items").values()) == 5_000
         full = len(series(registry, "batcher_tenant_pending_items"))
         gate.set()
     assert full == (21 if tenants == 30 else 4), (
-        "those of 10,000 that have a hundredth of the ledger, and all others as one"
+        "those of 2,000 that have a hundredth of the ledger, and all others as one"
     )
     assert series(registry).keys() - {OTHER} <= {str(tenant) for tenant in range(tenants)}
     assert len(series(registry)) == 21
@@ -178,7 +182,7 @@ def test_outcomes_are_told_apart() -> None:
     )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(25, long=200)
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_no_counter_goes_back(seed: int, most: int) -> None:
     """A series may end and start again at 0; while it exists, it grows."""

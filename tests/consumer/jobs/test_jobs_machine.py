@@ -16,6 +16,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from jobs import jobs_mutants
 from jobs.jobs_machine import JobsMachine, narrowed
 from tests.machine.test_machine import FAST, FOR_EVER
+from tests.properties import how_many
 from tests.seeds import run_by
 
 if TYPE_CHECKING:
@@ -59,13 +60,16 @@ def explore(seed: int) -> None:
         )
 
 
+@pytest.mark.hypothesis
 @pytest.mark.filterwarnings(FOR_EVER)
 def test_every_event_is_complete_once_and_in_order() -> None:
     """G-T1, G-T2, G-T3, G-T5, G-T8, G-T12, G-T15, G-T16, G-T18, consumer/C:N3, consumer/C:Ba6,
     consumer/C:Ba7: the laws hold after every step; at the end everything is complete and the
     consumer is empty.
     """
-    run_state_machine_as_test(JobsMachine, settings=settings(FAST, max_examples=15))
+    run_state_machine_as_test(
+        JobsMachine, settings=settings(FAST, max_examples=how_many(8, long=100))
+    )
 
 
 @pytest.mark.soak
