@@ -44,6 +44,7 @@ class Options:
     """The server of the effects in leases, if they do not use the same connections."""
     leases: bool = False
     ends: bool = False
+    lease: float = 0.5
 
     @property
     def source(self) -> PostgresStreamSource:
@@ -52,7 +53,7 @@ class Options:
             self.dsn,
             subscription="effects",
             schema=self.schema,
-            lease=0.5,
+            lease=self.lease,
             poll=0.02,
             slots_at_once=256,
             ends=self.ends,

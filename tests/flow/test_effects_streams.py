@@ -199,11 +199,12 @@ async def test_messages_of_streams_have_their_effects_once_and_in_order(
     own_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     """S-T7: the position is in the transaction of the effects. A source ends at the horizon, which
-    transactions of other tests on a shared server hold back.
+    transactions of other tests on a shared server hold back, and does not continue messages whose
+    lease ran out at its end.
     """
     async with scene(own_postgres, tmp_path) as made:
         await made.fill()
-        child = await made.child(ends=True)
+        child = await made.child(ends=True, lease=30.0)
         await child.communicate()
         assert child.returncode == 0
         await made.assert_exact(leases=False)
