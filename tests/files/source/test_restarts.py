@@ -164,7 +164,7 @@ async def test_members_share_the_files_and_read_each_row_once(
     all_read = asyncio.Barrier(3)
 
     async def consume(number: int) -> None:
-        state = SQLiteSubscriptions(tmp_path / ".s", lease=LEASE)
+        state = SQLiteSubscriptions(tmp_path / ".s", lease=30)
         source = FileSource(tmp_path, state=state, files_at_once=3, poll=0.02)
 
         async def handle(message: Message) -> None:
