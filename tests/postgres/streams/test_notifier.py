@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from sluicegate import RowBatch, send
-from sluicegate.postgres import NewMessage, PostgresStreamSink, StreamLog
+from sluicegate.postgres import NewMessage, PostgresStreamSink, StreamLog, StreamNotifier
 from sluicegate.postgres.client.notifications import EVERY
-from sluicegate.postgres.streams.log import StreamNotifier, channel_of
+from sluicegate.postgres.streams.log import channel_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -16,9 +16,8 @@ from tests.postgres.streams.source.stream_help import (
 )
 
 from sluicegate import ConfigError
-from sluicegate.postgres import PostgresStreamSource
+from sluicegate.postgres import PostgresStreamSource, PostgresSubscriptions
 from sluicegate.postgres.streams import options
-from sluicegate.postgres.subscriptions.subscriptions import PostgresSubscriptions
 from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
