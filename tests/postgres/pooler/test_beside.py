@@ -1,5 +1,7 @@
 """Other users of PostgreSQL through a PgBouncer in transaction mode: transactions with their
 ledger, stages, and the store of dead letters.
+
+White box: the stages of a sink, which only Spark uses.
 """
 
 from __future__ import annotations

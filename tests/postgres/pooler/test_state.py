@@ -1,4 +1,7 @@
-"""State of partitions through a PgBouncer in transaction mode."""
+"""State of partitions through a PgBouncer in transaction mode.
+
+White box: a smaller page of entries.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The server stores the same from encoded columns as from asyncpg's tuples."""
+"""The server stores the same from encoded columns as from asyncpg's tuples.
+
+White box: the encoder of columns and the sizes of its pieces.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Values that asyncpg would change: each fails its row alone, and its neighbours are stored.
 Compared by the server's own SELECT.
+
+White box: the name of a column's original time zone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Arrow columns as binary COPY: the server returns every type unchanged."""
+"""Arrow columns as binary COPY: the server returns every type unchanged.
+
+White box: the encoder of columns, with the table as it was read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`COPY` itself compares the table's types with those that the rows were encoded for."""
+"""`COPY` itself compares the table's types with those that the rows were encoded for.
+
+White box: the check of values, without a server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`PostgresSink` and its classifier without a server."""
+"""`PostgresSink` and its classifier without a server.
+
+White box: the classifier, the text of errors, and the making of rows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Objects in json and jsonb columns: encoded on every path into the table, bad ones fail alone."""
+"""Objects in json and jsonb columns: encoded on every path into the table, bad ones fail alone.
+
+White box: an error's text for logs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Connections that the sink keeps from one write to the next."""
+"""Connections that the sink keeps from one write to the next.
+
+White box: the connections that are idle at the moment.
+"""
 
 from __future__ import annotations
 

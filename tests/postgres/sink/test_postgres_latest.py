@@ -1,5 +1,7 @@
 """Several rows of one key in columns: replaced ones are omitted before sending, without a visible
 difference.
+
+White box: the choice of rows, without a server.
 """
 
 from __future__ import annotations

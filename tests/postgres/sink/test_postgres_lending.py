@@ -1,4 +1,7 @@
-"""The order in which connections are lent. Numbers represent connections."""
+"""The order in which connections are lent. Numbers represent connections.
+
+White box: the queue for connections, without a server.
+"""
 
 from __future__ import annotations
 

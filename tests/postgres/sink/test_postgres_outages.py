@@ -1,5 +1,7 @@
 """A server that refuses every row for some time causes no loss: the stack waits for the repair and
 then delivers.
+
+White box: a decorator that notes each failure inside `Retry`.
 """
 
 from __future__ import annotations

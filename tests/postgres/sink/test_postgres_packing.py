@@ -1,5 +1,7 @@
 """Rows packed by Sluicegate are stored as by asyncpg, byte by byte; all other values are left to
 asyncpg.
+
+White box: the encoder of rows, compared with asyncpg's.
 """
 
 from __future__ import annotations

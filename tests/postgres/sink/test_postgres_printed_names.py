@@ -1,5 +1,7 @@
 """Types are identified by the catalog, however a session prints their names: with
 `quote_all_identifiers`, and where a type of the user has the name of a built-in type.
+
+White box: the checks of the tables of letters and of state.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Server errors that refuse every row, errors that refuse one row, and the repair in their
 messages.
+
+White box: an error's text for logs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Tables of a state that are lost together with its positions, while a copy of the position is left
 at the source: the state would begin again in the middle of the log.
+
+White box: the mark of a copied position.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """A position lost while the source keeps its claim: the claim is replaced, and the run continues
 with the stored state.
+
+White box: shorter intervals in which a lost position is noticed.
 """
 
 from __future__ import annotations

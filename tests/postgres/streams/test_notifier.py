@@ -1,4 +1,7 @@
-"""Notifications: after commits, coalesced, and not required for correctness."""
+"""Notifications: after commits, coalesced, and not required for correctness.
+
+White box: the interval of notifications, and their channel.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The oldest is tested in every run, the others in the soak; all other tests use the newest. With
 `SLUICEGATE_REQUIRE=postgres-versions` an unavailable version is an error.
+
+White box: the stages of a sink, which only Spark uses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The handling of jobs by a consumer and its queue: attempts, poison, order, delays, keys."""
+"""The handling of jobs by a consumer and its queue: attempts, poison, order, delays, keys.
+
+White box: the signals of a run, since no event tells of a new reason.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Notifications that arrive during other work: none of them is missed."""
+"""Notifications that arrive during other work: none of them is missed.
+
+White box: a claim that a notification overtakes, and the signal's count.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Rows that a real PostgreSQL loses between a task and the publication: nothing is published then,
 whatever was lost and why.
+
+White box: the stages of a sink, which only Spark uses.
 """
 
 from __future__ import annotations

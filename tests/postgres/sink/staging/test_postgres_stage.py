@@ -1,5 +1,7 @@
 """Stages of a real PostgreSQL: which rows become visible, when, and what remains of other
 stages.
+
+White box: the stages of a sink, which only Spark uses.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Decorators around a transaction: the same ones with the same state, and dead letters that wait
 for the commit.
+
+White box: decorators of the tests, opened as a batcher does it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Properties of every transaction, tested with the destination in memory."""
+"""Properties of every transaction, tested with the destination in memory.
+
+White box: what the stack reads from a sink, and a function as a sink.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Faults of transactions in PostgreSQL: broken connections, lost responses, cancellation, locks."""
+"""Faults of transactions in PostgreSQL: broken connections, lost responses, cancellation, locks.
+
+White box: stacks are opened as a batcher does it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """A transaction that the server refuses ends at once with the required repair, without fault of an
 item.
+
+White box: an error's text for logs, and stacks opened as by a batcher.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The start of a subscription, tested on the source itself."""
+"""The start of a subscription, tested on the source itself.
+
+White box: a shorter interval, and a start that is delayed.
+"""
 
 from __future__ import annotations
 
