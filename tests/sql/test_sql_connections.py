@@ -1,5 +1,7 @@
 """The connections of a `SqlSink`: kept between writes, discarded when lost, closed with the
 sink.
+
+White box: the connections of an engine whose dialect fails, without a sink.
 """
 
 from __future__ import annotations

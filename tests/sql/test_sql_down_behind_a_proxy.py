@@ -2,6 +2,8 @@
 its class, whatever the driver raises.
 
 Judged by the rows that the database has, read without the proxy. Proven here: batcher/B38.
+
+White box: the class that the stack sees, by the sink's and the common rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`SqlSink` with killed servers, lost responses and missing permissions."""
+"""`SqlSink` with killed servers, lost responses and missing permissions.
+
+White box: the class that the stack sees, by the sink's and the common rules.
+"""
 
 from __future__ import annotations
 

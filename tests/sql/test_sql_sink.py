@@ -1,6 +1,8 @@
 """`SqlSink` on each database and driver: rows, conflicts, refusals.
 
 Proven here: batcher/B37, batcher/B38.
+
+White box: the class that the stack sees, by the sink's and the common rules.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 documented. Compared by the database's own SELECT.
 
 Proven here: batcher/B38.
+
+White box: the class that the stack sees, by the sink's and the common rules.
 """
 
 from __future__ import annotations
