@@ -1,4 +1,7 @@
-"""Every command of the command line: its help, its example, near-misses, and missing packages."""
+"""Every command of the command line: its help, its example, near-misses, and missing packages.
+
+White box: the tree of parsers, from which every command is listed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The dead letters of a consumer are passed to its handler again."""
+"""The dead letters of a consumer are passed to its handler again.
+
+White box: the item that is made of a consumer's record.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Dead letters of a key are replayed in order, and none overtakes one that stays."""
+"""Dead letters of a key are replayed in order, and none overtakes one that stays.
+
+White box: a replay over a store that fails, without a command.
+"""
 
 from __future__ import annotations
 

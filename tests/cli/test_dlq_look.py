@@ -1,4 +1,4 @@
-"""Viewing dead letters: their selection and their output."""
+"""Viewing dead letters: their selection and their output. White box: the names of rotated files."""
 
 from __future__ import annotations
 

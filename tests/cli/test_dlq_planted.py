@@ -1,5 +1,7 @@
 """Purges and replays next to links planted by another user, and with files that others must not
 read.
+
+White box: the resolution of a path's links.
 """
 
 from __future__ import annotations

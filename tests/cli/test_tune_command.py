@@ -1,4 +1,7 @@
-"""`sluicegate tune`: its output, also as JSON, after a failed write and after an interruption."""
+"""`sluicegate tune`: its output, also as JSON, after a failed write and after an interruption.
+
+White box: the worksheet, with which the printed limits are compared.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The limits that `sluicegate tune` computes from measured writes, and the measurement itself."""
+"""The limits that `sluicegate tune` computes from measured writes, and the measurement itself.
+
+White box: the worksheet and the measurement, without a command.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One process at a time, and processes that are killed in the middle of a write."""
+"""One process at a time, and processes that are killed in the middle of a write.
+
+White box: the search for the end of the last whole line or frame.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new file by size and by time, never within a batch."""
+"""A new file by size and by time, never within a batch. White box: the names of rotated files."""
 
 from __future__ import annotations
 

@@ -33,7 +33,6 @@ from sluicegate import (
     stack,
 )
 from sluicegate.files import FileSink
-from sluicegate.files.sink import classify_file
 from sluicegate.testing import ScriptedSink, partial
 
 if TYPE_CHECKING:
@@ -262,11 +261,12 @@ def test_an_error_is_classed_by_its_number(
     error: BaseException, expected: ErrorClass | None
 ) -> None:
     """batcher/B25."""
-    assert classify_file(error) is expected
+    classify = FileSink("unopened").classify
+    assert classify(error) is expected
     if expected is not None:
         around = RuntimeError("around")
         around.__cause__ = error
-        assert classify_file(around) is expected
+        assert classify(around) is expected
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Pipes from a real broker, and a destination that records what each group member applied."""
+"""Pipes from a real broker, and a destination that records what each group member applied.
+
+White box: the type of a pipe's report is private.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ stop it.
 `kafka_transaction_child.py '{"bootstrap": ..., "topic": ..., "group": ..., "to": ...}'` makes one
 record of each source record, with its partition, offset and key, and prints JSON lines about its
 progress.
+
+White box: the type of a consumer's statistics is private.
 """
 
 from __future__ import annotations

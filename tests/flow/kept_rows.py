@@ -1,5 +1,7 @@
 """A destination in memory that commits rows together with source positions, or fails as a test sets
 it.
+
+White box: a destination that joins positions, whose base class is private.
 """
 
 from __future__ import annotations

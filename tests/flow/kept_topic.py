@@ -1,5 +1,7 @@
 """Topics for transactional flows from Kafka into Kafka, and the records that read-committed readers
 see.
+
+White box: the requests to a group's coordinator, for stable offsets.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Every case runs on virtual time with every `poison`, with and without dead letters; the cells
 are derived from observed runs. Cases and options that make no difference share a line.
 `PYTHONPATH=src python tests/flow/outcomes.py` prints the table; `write` inserts it into the page.
+
+White box: the names of strategies and the type of a pipe's report are private.
 """
 
 from __future__ import annotations

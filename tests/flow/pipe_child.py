@@ -2,6 +2,8 @@
 
 `pipe_child.py '{"bootstrap": ..., "topic": ..., "group": ..., "dsn": ..., "table": ...}'` writes
 one row per record, with its partition, offset and key, and prints JSON lines about its progress.
+
+White box: the type of a consumer's statistics is private.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Group members, each a pipe from a log in memory into one destination."""
+"""Group members, each a pipe from a log in memory into one destination.
+
+White box: the time that cancelled handlers have to end, and the type of a report.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Planted bugs of pipes: each is a small change of one method, with the law that detects it."""
+"""Planted bugs of pipes: each is a small change of one method, with the law that detects it.
+
+White box: the methods that the bugs replace.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rows, claims and writes in the model of a pipe."""
+"""Rows, claims and writes in the model of a pipe.
+
+White box: the map beside a committed position is decoded.
+"""
 
 from __future__ import annotations
 

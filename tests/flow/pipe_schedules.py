@@ -1,5 +1,7 @@
 """Seeded runs of two pipes in a group under faults of brokers, networks, destinations and
 operators, on virtual time; the destination's own record is the truth.
+
+White box: the time that a cancelled write has to end.
 """
 
 from __future__ import annotations

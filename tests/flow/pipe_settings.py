@@ -1,4 +1,7 @@
-"""The settings of the pipes of a schedule, drawn from a seed."""
+"""The settings of the pipes of a schedule, drawn from a seed.
+
+White box: the names of strategies are private.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A destination with all kinds of faults, and its dead letters."""
+"""A destination with all kinds of faults, and its dead letters.
+
+White box: the error of items behind a failed one of their key.
+"""
 
 from __future__ import annotations
 

@@ -12,13 +12,15 @@ import hashlib
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer.jobs import Interjector, JobScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sluicegate.consumer.jobs import EventContext, Incomplete
+
+CLOCK = LoopClock()
 
 KEYS = 20
 
@@ -76,7 +78,7 @@ class Counting:
 
     async def process(self, key: str, offset: int) -> None:
         """Suspend for a while."""
-        await LOOP_CLOCK.sleep(self._random.uniform(0.0, self._seconds))
+        await CLOCK.sleep(self._random.uniform(0.0, self._seconds))
 
     async def finalise(
         self, context: EventContext, key: str, offset: int, error: BaseException | None

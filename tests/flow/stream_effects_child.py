@@ -4,6 +4,8 @@ freeze.
 `stream_effects_child.py '{"dsn": ..., "schema": ..., "table": ..., "positions": ..., "log": ...}'`
 writes one row per message, with its process, slot, position, stream and version: in the transaction
 of the message's position, or with `"leases": true` in its own, before the position is stored.
+
+White box: the classifier, which tells the server's errors from others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A table that shows the order and the number of row writes."""
+"""A table that shows the order and the number of row writes.
+
+White box: the map beside a stored position is decoded.
+"""
 
 from __future__ import annotations
 

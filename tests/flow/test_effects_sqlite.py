@@ -1,4 +1,7 @@
-"""Handlers whose effects in an SQLite file commit together with the source's position."""
+"""Handlers whose effects in an SQLite file commit together with the source's position.
+
+White box: transactions of a position without a consumer.
+"""
 
 from __future__ import annotations
 

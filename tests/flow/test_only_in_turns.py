@@ -1,4 +1,7 @@
-"""State access from outside the turn, which would belong to another event."""
+"""State access from outside the turn, which would belong to another event.
+
+White box: the store of one partition, without a consumer.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Outages of brokers and databases under a pipe: nothing is lost, and only rows that the report
 counts as `unknown` are repeated.
+
+White box: the type of a pipe's report is private.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Leases settled by transactions and by the consumer at the same time, step by step."""
+"""Leases settled by transactions and by the consumer at the same time, step by step.
+
+White box: the move of a position, which only a transaction makes.
+"""
 
 from __future__ import annotations
 

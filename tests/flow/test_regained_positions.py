@@ -1,4 +1,7 @@
-"""A lost position is claimed again while the group still has the partition assigned here."""
+"""A lost position is claimed again while the group still has the partition assigned here.
+
+White box: the intervals after which a position is claimed again.
+"""
 
 from __future__ import annotations
 

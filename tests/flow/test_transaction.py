@@ -1,4 +1,7 @@
-"""Rows and the source's position commit together, in order for each partition."""
+"""Rows and the source's position commit together, in order for each partition.
+
+White box: the map beside a position is encoded.
+"""
 
 from __future__ import annotations
 

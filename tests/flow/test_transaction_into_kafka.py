@@ -1,4 +1,7 @@
-"""Kafka records and the source's offsets commit together."""
+"""Kafka records and the source's offsets commit together.
+
+White box: transactions without a consumer, and the map beside a position.
+"""
 
 from __future__ import annotations
 

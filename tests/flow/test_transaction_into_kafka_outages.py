@@ -1,5 +1,7 @@
 """Lost answers, broker failures and missing permissions under a transactional flow from Kafka into
 Kafka.
+
+White box: transactions without a consumer, and the broker's codes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Rows in PostgreSQL and the source's position commit together."""
+"""Rows in PostgreSQL and the source's position commit together.
+
+White box: transactions without a consumer, and the map beside a position.
+"""
 
 from __future__ import annotations
 

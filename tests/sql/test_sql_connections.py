@@ -16,7 +16,7 @@ from tests.sql.conftest import table_of
 from tests.sql.sql_help import SqlTable, names, written
 
 from sluicegate import ConfigError, RowBatch, UnavailableError, send
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.sql import SqlSink
 from sluicegate.sql.engine import SqlConnections
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("real_clock")
+
+CLOCK = LoopClock()
 
 SESSIONS = {
     "postgresql": "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'sluicegate%%' ORDER BY pid",
@@ -117,7 +119,7 @@ async def test_a_connection_that_was_ended_while_it_was_idle(table: SqlTable, dr
         await asyncio.gather(*[written(sink, [(number, "w")]) for number in range(9)])
         for each in await sessions(table):
             await asyncio.to_thread(table.run, END[table.name].format(each))
-        await LOOP_CLOCK.sleep(1.1)
+        await CLOCK.sleep(1.1)
         assert await written(sink, [(9, "w")]) == {}
     assert sorted(await table.looked()) == [(number, "w") for number in range(10)]
 
@@ -147,7 +149,7 @@ async def test_a_limit_of_the_driver_leaves_a_write_unknown(table: SqlTable, dri
         with table.engine.connect() as con:
             con.exec_driver_sql("LOCK TABLE words")
             writing = asyncio.create_task(written(sink, [(2, "b")]))
-            await LOOP_CLOCK.sleep(0.45)
+            await CLOCK.sleep(0.45)
             con.rollback()
         assert names(await writing) == {0: "UnknownOutcomeError"}
         assert await written(sink, [(3, "c")]) == {}

@@ -4,6 +4,8 @@ White box: a decorator that watches what the sink answers.
 
 Proven here: batcher/B38. `SLUICEGATE_KILLS=100 pytest -m soak tests/sql/test_sql_kills.py`
 kills 100 processes.
+
+White box: a decorator that notes each failure inside `Retry`.
 """
 
 from __future__ import annotations

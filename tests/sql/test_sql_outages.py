@@ -26,7 +26,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.classify import classified
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 
 if TYPE_CHECKING:
     from tests.sql.mariadb import MariaDbServer
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
+
+CLOCK = LoopClock()
 
 
 @pytest.fixture
@@ -127,12 +129,12 @@ async def test_a_server_that_is_killed_under_load(mariadb: MariaDbServer, driver
             for number in range(6000):
                 receipts.append(await batcher.submit((number, "w")))
                 if number % 20 == 0:
-                    await LOOP_CLOCK.sleep(0.001)
+                    await CLOCK.sleep(0.001)
 
         producing = asyncio.create_task(produce())
         for least in (1000, 3000):
             while sum(receipt.done for receipt in receipts[:least]) < least:
-                await LOOP_CLOCK.sleep(0.01)
+                await CLOCK.sleep(0.01)
             await asyncio.to_thread(mariadb.kill)
             await asyncio.to_thread(mariadb.start)
         await producing
@@ -211,9 +213,9 @@ async def test_a_write_that_is_cancelled_waits_for_its_thread(mariadb: MariaDbSe
         async with table.sink(close_timeout=5.0) as sink:
             batch = RowBatch([(1, "a")])
             write = asyncio.create_task(send(sink, batch))
-            await LOOP_CLOCK.sleep(0.2)
+            await CLOCK.sleep(0.2)
             write.cancel()
-            await LOOP_CLOCK.sleep(0.2)
+            await CLOCK.sleep(0.2)
             assert not write.done()
             await asyncio.to_thread(con.exec_driver_sql, "UNLOCK TABLES")
             await asyncio.wait([write], timeout=30.0)
@@ -233,7 +235,7 @@ async def test_a_cancelled_write_that_waits_for_a_thread_is_not_made(
             con.exec_driver_sql("LOCK TABLES words WRITE")
             first = asyncio.create_task(send(sink, RowBatch([(1, "a")])))
             second = asyncio.create_task(send(sink, RowBatch([(2, "late")])))
-            await LOOP_CLOCK.sleep(0.1)
+            await CLOCK.sleep(0.1)
             second.cancel()
             await asyncio.wait([second], timeout=30.0)
             assert second.cancelled()

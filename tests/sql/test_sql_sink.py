@@ -3,6 +3,8 @@
 White box: errors are judged by the class that a retry would see.
 
 Proven here: batcher/B37, batcher/B38.
+
+White box: the class that the stack sees, by the sink's and the common rules.
 """
 
 from __future__ import annotations

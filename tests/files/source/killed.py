@@ -2,6 +2,8 @@
 
 It handles the rows of a file in any order and never finishes those that are `HELD`. It prints
 `ready` once all others are settled and stored.
+
+White box: the map beside a stored position is decoded.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 source itself does not follow.
 
 Proven here: O-T5, O-T7, O-T8.
+
+White box: a file's reader is told of each appended row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The files that a path names, and the errors of unreadable ones."""
+"""The files that a path names, and the errors of unreadable ones.
+
+White box: the set of files, without a source.
+"""
 
 from __future__ import annotations
 

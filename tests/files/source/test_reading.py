@@ -1,4 +1,7 @@
-"""The read-ahead of a file."""
+"""The read-ahead of a file.
+
+White box: the reader with rows of the test, so that its memory is counted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Processes that stop or are killed: settled rows are not repeated, and none is lost."""
+"""Processes that stop or are killed: settled rows are not repeated, and none is lost.
+
+White box: the stored form of positions, and the catalog behind them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The rows of each format, as records."""
+"""The rows of each format, as records.
+
+White box: the reader of Parquet, since a source does not show its chunks.
+"""
 
 from __future__ import annotations
 

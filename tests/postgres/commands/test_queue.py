@@ -1,4 +1,7 @@
-"""`sluicegate queue`: queues are created, viewed and operated, and claims follow the changes."""
+"""`sluicegate queue`: queues are created, viewed and operated, and claims follow the changes.
+
+White box: the intervals of the output, and an interruption in its middle.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`sluicegate stream`: subscriptions are viewed and changed, and consumers follow the changes."""
+"""`sluicegate stream`: subscriptions are viewed and changed, and consumers follow the changes.
+
+White box: smaller pages and other intervals, and an interruption of the output.
+"""
 
 from __future__ import annotations
 

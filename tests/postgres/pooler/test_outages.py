@@ -27,7 +27,6 @@ from sluicegate import (
     UnavailableError,
     stack,
 )
-from sluicegate.postgres.client.errors import classify_postgres
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import embedded_postgres as own_postgres
 from sluicegate.testing.servers.require import there_or_skip
@@ -129,7 +128,7 @@ async def test_a_database_that_is_killed_or_disabled_blames_no_row(
         await bouncer.command("KILL postgres")
         await bouncer.command("DISABLE postgres")
         first = only(await written(sink, rows(100)))
-        assert classify_postgres(first) in AWAY
+        assert sink.classify(first) in AWAY
         second = only(await written(sink, rows(100)))
         assert isinstance(second, RefusedError)
         assert "ENABLE" in second.repair
@@ -252,7 +251,7 @@ async def test_prepared_statements_that_get_lost_are_refused_with_the_option(
             for errors in both:
                 stored += 0 if errors else 20
                 if errors:
-                    assert classify_postgres(only(errors)) in AWAY
+                    assert sink.classify(only(errors)) in AWAY
                     assert isinstance(only(errors), RefusedError)
                     assert "prepared_statements=" in str(only(errors))
         assert len(await db.rows()) == stored
@@ -339,7 +338,7 @@ async def test_an_open_sink_notices_that_its_address_leads_to_a_pooler_now(
                 "= 'client backend' AND pid <> pg_backend_pid()"
             )
             while errors := await written(sink, rows(400)):  # the end of the session is unread
-                assert classify_postgres(only(errors)) in {*AWAY, ErrorClass.UNKNOWN}
+                assert sink.classify(only(errors)) in {*AWAY, ErrorClass.UNKNOWN}
             for start in (100, 200, 300):
                 assert await written(sink, rows(start)) == {}
         assert len(await db.rows()) == 100

@@ -1,4 +1,7 @@
-"""Subscriptions through a PgBouncer in transaction mode: leases work, advisory locks are refused."""
+"""Subscriptions through a PgBouncer in transaction mode: leases work, advisory locks are refused.
+
+White box: the slot in the name of a lock.
+"""
 
 from __future__ import annotations
 

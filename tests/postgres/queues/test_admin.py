@@ -1,4 +1,7 @@
-"""Settings of queues: created once, checked before anything is sent, changed within limits."""
+"""Settings of queues: created once, checked before anything is sent, changed within limits.
+
+White box: the stored settings and the figures of one queue.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Manual sticky routing: ranges are assigned and moved, and become automatic again."""
+"""Manual sticky routing: ranges are assigned and moved, and become automatic again.
+
+White box: the arithmetic of ranges, and the administration of routing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The reasons for which a key, a slot or a whole queue waits."""
+"""The reasons for which a key, a slot or a whole queue waits.
+
+White box: the printing of figures, and the statement of snapshots.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The figures of a monitor are those of the queues, and its failures affect nothing else."""
+"""The figures of a monitor are those of the queues, and its failures affect nothing else.
+
+White box: the statement of the figures, replaced by one that fails.
+"""
 
 from __future__ import annotations
 

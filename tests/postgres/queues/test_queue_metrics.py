@@ -1,4 +1,7 @@
-"""Metrics of queues: names and values with both exporters, and without figures."""
+"""Metrics of queues: names and values with both exporters, and without figures.
+
+White box: the definitions of metrics, and figures made by hand.
+"""
 
 from __future__ import annotations
 

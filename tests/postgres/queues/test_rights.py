@@ -1,4 +1,7 @@
-"""The permissions of roles on queues, and their limits."""
+"""The permissions of roles on queues, and their limits.
+
+White box: the check that every client makes as it opens a schema.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A schema of the release before, with streams only, gets queues while its applications run."""
+"""A schema of the release before, with streams only, gets queues while its applications run.
+
+White box: an installation from the migrations of an earlier release.
+"""
 
 from __future__ import annotations
 

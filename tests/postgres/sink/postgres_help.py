@@ -1,5 +1,7 @@
 """Helpers for the tests of `PostgresSink`: a table per test, and a proxy that cuts a connection at
 a chosen word.
+
+White box: a column of a table, as values are encoded for it.
 """
 
 from __future__ import annotations

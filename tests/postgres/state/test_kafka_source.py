@@ -15,7 +15,7 @@ from state_help import state_tables
 from tests.kafka.source.child_help import Child, child_process
 from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
+
+CLOCK = LoopClock()
 
 PROGRAM = Path(__file__).parents[2] / "flow/state_child.py"
 COUNT = 2500
@@ -72,7 +74,7 @@ async def test_two_processes(
         await until(tables, COUNT)
         if how == signal.SIGSTOP:
             first.send_signal(signal.SIGCONT)
-            await LOOP_CLOCK.sleep(3.0)  # time in which it must not store
+            await CLOCK.sleep(3.0)  # time in which it must not store
             first.send_signal(signal.SIGTERM)
             await first.communicate()
         second.send_signal(signal.SIGTERM)
@@ -114,7 +116,7 @@ async def test_processes_that_come_and_are_killed(
                 running.append(
                     await stack.enter_async_context(child_process(PROGRAM, **options, seed=seed))
                 )
-                await LOOP_CLOCK.sleep(chance.uniform(0.5, 3.0))
+                await CLOCK.sleep(chance.uniform(0.5, 3.0))
                 if len(running) > 2:
                     gone = running.pop(chance.randrange(3))
                     gone.send_signal(
@@ -125,7 +127,7 @@ async def test_processes_that_come_and_are_killed(
                     assert_replay(position, state)
             async with asyncio.timeout(100.0):
                 while min([await tables.position(part) for part in range(PARTS)]) < count:
-                    await LOOP_CLOCK.sleep(0.05)
+                    await CLOCK.sleep(0.05)
             for part in range(PARTS):
                 position, state = await tables.stored(part)
                 assert position == count

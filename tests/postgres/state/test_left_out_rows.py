@@ -9,7 +9,7 @@ import pytest
 from state_help import state_tables
 
 from sluicegate import Consumer
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
+
+CLOCK = LoopClock()
 
 KEEPS = "CREATE FUNCTION public.keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
 
@@ -65,7 +67,7 @@ async def test_a_trigger_that_leaves_rows_out_stops_the_commits_until_it_is_gone
         )
         log.append(Record("t", 0, 2, "c", b""))
         while told not in caplog.text:
-            await LOOP_CLOCK.sleep(0.01)
+            await CLOCK.sleep(0.01)
         assert await tables.stored() == (2, {"a": 0, "b": 1})
         await tables.con.execute("DROP FUNCTION public.keep CASCADE")
         while await tables.position() < 3:

@@ -1,5 +1,7 @@
 """Tables of a state that are lost together with its positions, while a copy of the position is left
 at the source: the state would begin again in the middle of the log.
+
+White box: the mark of a copied position.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from state_help import StateTables, state_tables
 from tests.kafka.source.kafka_help import fill, new_topic, store, stored
 
 from sluicegate import ConfigError, Consumer
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Commits, MemoryLog, MemorySource, Position, TopicPartition
 from sluicegate.flow.state.changes import COPY
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
+
+CLOCK = LoopClock()
 
 PART = TopicPartition("t", 0)
 
@@ -73,7 +77,7 @@ async def test_tables_that_are_lost(
         ):
             task = asyncio.create_task(consumer.run_events(handle, state=state))
             while until not in f"{consumer.explain()} {await stored(broker, topic)}":
-                await LOOP_CLOCK.sleep(0.01)
+                await CLOCK.sleep(0.01)
             task.cancel()
             await asyncio.wait([task])
 

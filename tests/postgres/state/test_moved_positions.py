@@ -1,5 +1,7 @@
 """Positions in PostgreSQL that an operator moved without the state, or a state that was emptied:
 refused before any event is handled, with the SQL statements that repair it.
+
+White box: the keeper of one partition, and its log of changes.
 """
 
 from __future__ import annotations

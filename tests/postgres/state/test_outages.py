@@ -13,7 +13,7 @@ from state_help import StateTables, state_tables
 from tests.postgres.sink.postgres_help import proxied
 
 from sluicegate import Consumer
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 from sluicegate.testing import embedded_postgres as started
 from sluicegate.testing.servers.require import there_or_skip
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
+
+CLOCK = LoopClock()
 
 COUNT = 6000
 
@@ -96,7 +98,7 @@ async def test_answers_to_commits_are_lost(
             else:
                 proxy.cut_request = lambda _, body: body.startswith(b"COMMIT")
             while proxy.cuts < cuts:
-                await LOOP_CLOCK.sleep(0.001)
+                await CLOCK.sleep(0.001)
             await _replay(tables)
         await running
         assert await tables.stored() == (1500, expected(range(1500)))
@@ -130,7 +132,7 @@ async def test_a_server_that_was_read_only(embedded_postgres: EmbeddedPostgres) 
             )
             log.append(Record("t", 0, 3, key_of(3), b""))
             while consumer.stats().commit_failures < 3:
-                await LOOP_CLOCK.sleep(0.01)
+                await CLOCK.sleep(0.01)
         finally:
             await tables.con.execute(f"{setting} = off")
         while await tables.position() < 4:

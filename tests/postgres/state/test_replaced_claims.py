@@ -1,5 +1,7 @@
 """A position lost while the source keeps its claim: the claim is replaced, and the run continues
 with the stored state.
+
+White box: shorter intervals in which a lost position is noticed.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from tests.kafka.state.state_topics import all_committed, settled_state
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
 from sluicegate import Consumer
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 from sluicegate.consumer.jobs import event_run
 from sluicegate.errors import PositionLost
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
+
+CLOCK = LoopClock()
 
 
 @pytest.fixture(autouse=True)
@@ -128,13 +132,13 @@ async def test_a_slot_of_a_stream(embedded_postgres: EmbeddedPostgres) -> None:
         total = f'SELECT sum(value::text::int) FROM "{tables.table}" WHERE partition >= 0'
         async with asyncio.timeout(20.0):
             while not await tables.position(0) and len(counting.handled) < 3:
-                await LOOP_CLOCK.sleep(0.01)
+                await CLOCK.sleep(0.01)
             while await tables.con.fetchval(total) != 3:
-                await LOOP_CLOCK.sleep(0.01)
+                await CLOCK.sleep(0.01)
             await tables.con.execute(f'UPDATE "{tables.positions}" SET epoch = epoch + 1')
             await log.append(con, "s-1", 3, 4)
             while await tables.con.fetchval(total) != 5:
-                await LOOP_CLOCK.sleep(0.01)
+                await CLOCK.sleep(0.01)
         task.cancel()
 
 
@@ -183,7 +187,7 @@ async def test_a_transaction_that_takes_longer_than_the_broker_allows(
             asyncio.timeout(90.0),
         ):
             while not consumer.ready:
-                await LOOP_CLOCK.sleep(0.01)
+                await CLOCK.sleep(0.01)
             gate = proxy.hold(Api.ADD_OFFSETS, "request")
             await produce(broker, made.topic, (b"k", b"v"))
             await gate.arrived.wait()
@@ -209,7 +213,7 @@ async def test_the_end_of_a_log_as_a_start_is_stored_before_any_event(
     await fill(broker, made.topic, 5)
     async with made.running(start="latest") as consumer, asyncio.timeout(30.0):
         while not consumer.ready:
-            await LOOP_CLOCK.sleep(0.01)
+            await CLOCK.sleep(0.01)
         assert (await stored(broker, made.group))[made.part].offset == 5
     await fill(broker, made.topic, 3)  # while it is stopped
     async with made.running(start="latest"), asyncio.timeout(30.0):
@@ -232,10 +236,10 @@ async def test_a_start_whose_commit_has_no_answer(broker: EmbeddedKafka, directi
         options: dict[str, Any] = {"bootstrap": proxy.bootstrap, "request_timeout": 0.3}
         async with made.running(start="latest", **options) as consumer, asyncio.timeout(30.0):
             while "last try failed" not in str(consumer.explain()):
-                await LOOP_CLOCK.sleep(0.01)
+                await CLOCK.sleep(0.01)
             gate.cut()
             while not consumer.ready:
-                await LOOP_CLOCK.sleep(0.01)
+                await CLOCK.sleep(0.01)
             await fill(broker, made.topic, 3)
             while (await stored(broker, made.group))[made.part].offset < 8:
                 pass

@@ -11,7 +11,7 @@ from state_counting import Counting, expected, key_of
 from state_help import state_tables
 
 from sluicegate import ConfigError, Consumer, Nak, RetryPolicy
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Commits, MemoryLog, MemorySource, Poison, Record
 from sluicegate.consumer.jobs import Incomplete, Interjector
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
+
+CLOCK = LoopClock()
 
 READING = "it reads the parked keys, or the state, of its partitions"
 
@@ -252,14 +254,14 @@ async def test_changes_behind_an_incomplete_event_wait(
     ):
         async with running(consumer.run_events(handle, state=state)):
             while consumer.stats().counts.acked < 8:
-                await LOOP_CLOCK.sleep(0.005)
+                await CLOCK.sleep(0.005)
             await consumer.commit()
             assert await tables.stored() == (3, {f"at/{at}": 1 for at in range(3)})
             metadata = await tables.con.fetchval(f'SELECT metadata FROM "{tables.positions}"')
             assert metadata == "sluicegate-state 1"  # no map of offsets
             assert first[0].job_complete(finalise)
             while consumer.stats().counts.acked < 9:
-                await LOOP_CLOCK.sleep(0.005)
+                await CLOCK.sleep(0.005)
             consumer.stop()
         assert await tables.stored() == (9, {"finalised": 1} | {f"at/{at}": 1 for at in range(9)})
 
@@ -303,10 +305,10 @@ async def test_a_partition_full_of_changes_waits(embedded_postgres: EmbeddedPost
         async with running(consumer.run_events(handle, state=state)) as task:
             for number in range(4):
                 while len(held) <= number:
-                    await LOOP_CLOCK.sleep(0.005)
+                    await CLOCK.sleep(0.005)
                 while await tables.position() < number * 50:
-                    await LOOP_CLOCK.sleep(0.005)
-                await LOOP_CLOCK.sleep(0.05)  # time for events that must not begin
+                    await CLOCK.sleep(0.005)
+                await CLOCK.sleep(0.05)  # time for events that must not begin
                 assert held[number].job_complete(finalise)
             await task
         _, state_now = await tables.stored()
@@ -339,7 +341,7 @@ async def test_interjections_of_a_quiet_partition(embedded_postgres: EmbeddedPos
     ):
         async with running(consumer.run_events(handle, state=state)):
             while consumer.stats().counts.acked < 2:
-                await LOOP_CLOCK.sleep(0.005)
+                await CLOCK.sleep(0.005)
             await consumer.commit()
             for number in (1, 2):
                 await consumer.interject(tick)
@@ -399,7 +401,7 @@ async def test_a_consumer_that_reads_its_state(embedded_postgres: EmbeddedPostgr
         ) as consumer:
             task = asyncio.create_task(consumer.run_events(_count, state=state))
             while consumer.health().not_ready != READING:
-                await LOOP_CLOCK.sleep(0.001)
+                await CLOCK.sleep(0.001)
             (part,) = consumer.explain().partitions
             assert [cause.reason for cause in part.causes] == ["reading its state"]
             await tables.con.execute(

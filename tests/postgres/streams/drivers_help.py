@@ -1,4 +1,7 @@
-"""A transaction on a connection of each driver, with one interface for the tests."""
+"""A transaction on a connection of each driver, with one interface for the tests.
+
+White box: the type of an appended message is private.
+"""
 
 from __future__ import annotations
 

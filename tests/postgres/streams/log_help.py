@@ -1,4 +1,7 @@
-"""A test's own stream log in its own schema."""
+"""A test's own stream log in its own schema.
+
+White box: an installation on an open connection, and quoted names.
+"""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ installed.
 3. Nothing is known about its tables' contents: planners would use statistics.
 
 `TRUNCATE` gives tables and indexes new files, and sequences begin again.
+
+White box: an installation on an open connection.
 """
 
 from __future__ import annotations

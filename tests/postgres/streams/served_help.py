@@ -1,4 +1,7 @@
-"""Subscriptions that consumers serve for a test, or that are only stored."""
+"""Subscriptions that consumers serve for a test, or that are only stored.
+
+White box: a selection as it is stored.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Operation of subscriptions: the reports, and the effect of changes on consumers."""
+"""Operation of subscriptions: the reports, and the effect of changes on consumers.
+
+White box: a shorter interval of the checks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Appending on the user's own connection and in the user's own transaction, with every driver."""
+"""Appending on the user's own connection and in the user's own transaction, with every driver.
+
+White box: the reading of an error that belongs to no connection.
+"""
 
 from __future__ import annotations
 

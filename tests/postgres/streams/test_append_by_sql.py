@@ -1,4 +1,7 @@
-"""The SQL function `append`, called with JSON that was not checked by `NewMessage`."""
+"""The SQL function `append`, called with JSON that was not checked by `NewMessage`.
+
+White box: the code of the error that the function raises.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """A log saved by pg_dump and restored by pg_restore, entirely or in part, passes the check or is
 repaired by it.
+
+White box: the check on a connection, and the classes of advisory locks.
 """
 
 from __future__ import annotations

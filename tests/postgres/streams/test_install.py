@@ -1,3 +1,8 @@
+"""The installation of a log, and the errors of a missing or older one.
+
+White box: installations on a connection, and the list of migrations.
+"""
+
 from __future__ import annotations
 
 import asyncio

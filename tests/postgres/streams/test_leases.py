@@ -1,4 +1,7 @@
-"""Leases and advisory locks in the schema of a log."""
+"""Leases and advisory locks in the schema of a log.
+
+White box: the name of a slot's lock, and the start of a subscription.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Messages to append: their valid values, and values refused before anything is sent."""
+"""Messages to append: their valid values, and values refused before anything is sent.
+
+White box: the statement of an append, and the channel.
+"""
 
 from __future__ import annotations
 

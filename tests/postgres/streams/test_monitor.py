@@ -1,4 +1,7 @@
-"""The figures of a monitor are those of the log, and its failures affect nothing else."""
+"""The figures of a monitor are those of the log, and its failures affect nothing else.
+
+White box: a selection as it is stored, and the types of figures.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Notifications: after commits, coalesced, and not required for correctness."""
+"""Notifications: after commits, coalesced, and not required for correctness.
+
+White box: the interval of notifications, and their channel.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from sluicegate import RowBatch, send
-from sluicegate.postgres import NewMessage, PostgresStreamSink, StreamLog
+from sluicegate.postgres import NewMessage, PostgresStreamSink, StreamLog, StreamNotifier
 from sluicegate.postgres.client.notifications import EVERY
-from sluicegate.postgres.streams.log import StreamNotifier, channel_of
+from sluicegate.postgres.streams.log import channel_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -1,5 +1,7 @@
 """The store of parked records in PostgreSQL: the suite, permissions, and a subscription that
 parks.
+
+White box: the slot of a stream.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Readers of a log: a stream by version, other selections by position up to the horizon."""
+"""Readers of a log: a stream by version, other selections by position up to the horizon.
+
+White box: the type of a stored message is private.
+"""
 
 from __future__ import annotations
 

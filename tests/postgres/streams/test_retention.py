@@ -1,5 +1,7 @@
 """Retention: messages that subscriptions need stay, versions continue, and lost messages are
 counted.
+
+White box: a selection as it is stored, and the type of the result.
 """
 
 from __future__ import annotations

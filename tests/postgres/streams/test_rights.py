@@ -1,4 +1,7 @@
-"""The permissions of roles on a log, and their limits."""
+"""The permissions of roles on a log, and their limits.
+
+White box: the list of the schema's objects and of the permissions.
+"""
 
 from __future__ import annotations
 

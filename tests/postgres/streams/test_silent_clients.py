@@ -1,5 +1,7 @@
 """Every store, lock, monitor, writer and command for PostgreSQL, whose connections become silent at
 each of its requests in turn while new ones work: each call is bounded, and succeeds again.
+
+White box: shorter limits of each client.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Connections to PostgreSQL that become silent while new ones work, as after a firewall has lost its
 state: each wait for an answer has a bound, and the work continues on new connections.
+
+White box: connections and the wait for notifications, without a source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`PostgresStreamSink`: what a write appends and refuses, and what a retry finds."""
+"""`PostgresStreamSink`: what a write appends and refuses, and what a retry finds.
+
+White box: the type of an appended message is private.
+"""
 
 from __future__ import annotations
 

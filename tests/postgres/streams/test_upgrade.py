@@ -1,4 +1,7 @@
-"""Upgrades of a log, with migrations that a later release may contain."""
+"""Upgrades of a log, with migrations that a later release may contain.
+
+White box: upgrades on a connection, with migrations of the test.
+"""
 
 from __future__ import annotations
 

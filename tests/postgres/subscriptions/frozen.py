@@ -1,6 +1,8 @@
 """A frozen process that holds a lock, and a clock that a test moves.
 
 As a program: `python -m tests.postgres.subscriptions.frozen KIND PLACE`.
+
+White box: the name of a slot's lock, and the start of a subscription.
 """
 
 from __future__ import annotations

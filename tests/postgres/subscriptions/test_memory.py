@@ -1,4 +1,7 @@
-"""Subscriptions in memory, on virtual time."""
+"""Subscriptions in memory, on virtual time.
+
+White box: the name of a slot's lock, and the start of a subscription.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Subscriptions in a SQLite file."""
+"""Subscriptions in a SQLite file.
+
+White box: the transaction of the file, which another one delays.
+"""
 
 from __future__ import annotations
 

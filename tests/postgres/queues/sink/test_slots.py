@@ -1,4 +1,7 @@
-"""Q-T6: the slot of a key is the same in every process, and keys are spread over all slots."""
+"""Q-T6: the slot of a key is the same in every process, and keys are spread over all slots.
+
+White box: the functions of slots, which must never change.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@
 For each it writes a row of `effect`, and then, if it still has the lease of the key, one of
 `fenced`. The payload determines what else it does: see `Worker.handle`. It prints a JSON line to
 its parent each time.
+
+White box: the classifier, which tells the server's errors from others.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The times of a `sent` row are steps of the test: a job whose `ended` is below the `began` of another
 was committed before that one was inserted.
+
+White box: the channel of notifications.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The handling of jobs by a consumer and its queue: attempts, poison, order, delays, keys."""
+"""The handling of jobs by a consumer and its queue: attempts, poison, order, delays, keys.
+
+White box: the signals of a run, since no event tells of a new reason.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from sluicegate import (
     TransientError,
     UnavailableError,
 )
-from sluicegate._core.clock import LOOP_CLOCK, wait_until
+from sluicegate._core.clock import wait_until
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import PoisonError
 from sluicegate.postgres import PostgresQueueSource, QueueAdmin
 
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
     from sluicegate import Message
 
 pytestmark = pytest.mark.usefixtures("real_clock")
+
+CLOCK = LoopClock()
 
 
 def quick(tries: int, error: BaseException | None = None, waited: float = 0.0) -> float:
@@ -373,4 +379,4 @@ async def told(consumer: Consumer, text: str) -> None:
     """Suspend until the explanation contains this text."""
     run = consumer._open()  # there is no public event for it
     while text not in str(consumer.explain()):
-        await wait_until(LOOP_CLOCK, math.inf, run.readiness, run.settled)
+        await wait_until(CLOCK, math.inf, run.readiness, run.settled)

@@ -1,4 +1,7 @@
-"""A lane that another session keeps locked, such as an operator's, beside the others of a process."""
+"""A lane that another session keeps locked, such as an operator's, beside the others of a process.
+
+White box: the question for ready jobs is counted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Notifications that arrive during other work: none of them is missed."""
+"""Notifications that arrive during other work: none of them is missed.
+
+White box: a claim that a notification overtakes, and the signal's count.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.postgres.queues.source.kills_help import WITHIN, queue
 
-from sluicegate._core.clock import LOOP_CLOCK, wait_until
+from sluicegate._core.clock import wait_until
+from sluicegate.batcher import LoopClock
 from sluicegate.postgres import PostgresAccess, PostgresQueueSource
 from sluicegate.postgres.queues.leasing import QueueLeases
 from sluicegate.testing.conformance.source.subject import RecordingHost
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
     from sluicegate._core.clock import CountedSignal
 
 pytestmark = pytest.mark.usefixtures("real_clock")
+
+CLOCK = LoopClock()
 
 LONG = 60.0
 """Seconds that no test waits for."""
@@ -97,4 +103,4 @@ async def test_a_job_that_comes_while_the_queue_is_looked_at_after_an_empty_clai
 async def counted(news: CountedSignal, least: int) -> None:
     """Wait until it has been called this often."""
     while news.count < least:
-        await wait_until(LOOP_CLOCK, math.inf, news)
+        await wait_until(CLOCK, math.inf, news)

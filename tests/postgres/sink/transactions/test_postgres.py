@@ -1,4 +1,7 @@
-"""Transactions in PostgreSQL: commit, rollback, the ledger, and bad rows in between."""
+"""Transactions in PostgreSQL: commit, rollback, the ledger, and bad rows in between.
+
+White box: fewer versions are kept in the ledger.
+"""
 
 from __future__ import annotations
 

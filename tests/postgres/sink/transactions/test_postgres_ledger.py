@@ -1,4 +1,7 @@
-"""The ledger in PostgreSQL: the table to which a unit was written, and its contents."""
+"""The ledger in PostgreSQL: the table to which a unit was written, and its contents.
+
+White box: fewer versions are kept in the ledger.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ import pytest
 from tests.postgres.sink.transactions.postgres_transaction_help import place, words
 
 from sluicegate import Batch, ConfigError, PermanentError, RowBatch, WriteResult, send, transaction
-from sluicegate._core.opening import opened
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ async def test_postgres_a_second_transaction_does_not_count_rows_of_a_first_that
     """B-T62: otherwise `send` would report the rows as written although neither transaction has
     them.
     """
-    async with place(embedded_postgres.dsn) as db, opened(sink := db.sink()):
+    async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         batch, others = RowBatch(words(2)), RowBatch(words(2, 10))
         async with transaction(sink) as second:
             assert await send(second, others) == {}
@@ -76,7 +75,7 @@ async def test_postgres_rows_of_a_transaction_that_rolls_back_are_not_booked_by_
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
     """B-T62: the commit of the first one must not book other items of the batch as delivered."""
-    async with place(embedded_postgres.dsn) as db, opened(sink := db.sink()):
+    async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         batch = RowBatch(words(4))
         with pytest.raises(LookupError):
             async with transaction(sink) as second:

@@ -1,4 +1,7 @@
-"""Locks controlled by a test, and the slots of processes."""
+"""Locks controlled by a test, and the slots of processes.
+
+White box: the lock of a slot, and the slot of a stream.
+"""
 
 from __future__ import annotations
 

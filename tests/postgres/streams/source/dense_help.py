@@ -3,6 +3,8 @@
 The suite expects offsets from 0 without gaps, and appends records with its own keys to partitions
 that it names. Here a partition is a slot, a key is a stream of that slot, and the offset of a
 message is its index among the messages of the slot.
+
+White box: the slot of a stream.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A source of one log, read by the test's own host."""
+"""A source of one log, read by the test's own host. White box: the slot of a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The slots that a process claims, their order, and when it releases them."""
+"""The slots that a process claims, their order, and when it releases them.
+
+White box: shorter intervals, and the slot of a stream.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The source when locks, connections, permissions and the log itself fail."""
+"""The source when locks, connections, permissions and the log itself fail.
+
+White box: reads and notifications that a test interrupts.
+"""
 
 from __future__ import annotations
 

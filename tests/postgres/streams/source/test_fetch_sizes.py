@@ -1,4 +1,7 @@
-"""Memory of large records: a fetch is limited in bytes, and a record of any size is delivered."""
+"""Memory of large records: a fetch is limited in bytes, and a record of any size is delivered.
+
+White box: a smaller page.
+"""
 
 from __future__ import annotations
 

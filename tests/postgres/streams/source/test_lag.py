@@ -1,4 +1,7 @@
-"""The lag of a subscription: the number of messages, not positions, in each slot."""
+"""The lag of a subscription: the number of messages, not positions, in each slot.
+
+White box: a smaller limit of the count.
+"""
 
 from __future__ import annotations
 

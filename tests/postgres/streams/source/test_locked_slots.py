@@ -1,4 +1,7 @@
-"""A slot that another session keeps locked, such as an operator's, beside the others of a process."""
+"""A slot that another session keeps locked, such as an operator's, beside the others of a process.
+
+White box: the slot of a stream.
+"""
 
 from __future__ import annotations
 

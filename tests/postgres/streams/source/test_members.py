@@ -1,4 +1,7 @@
-"""Consumers that join and leave while a subscription has a backlog."""
+"""Consumers that join and leave while a subscription has a backlog.
+
+White box: a shorter interval of the checks.
+"""
 
 from __future__ import annotations
 

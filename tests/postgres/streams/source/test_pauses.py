@@ -1,4 +1,7 @@
-"""Pauses of a subscription and of its slots, and the end of a finite source."""
+"""Pauses of a subscription and of its slots, and the end of a finite source.
+
+White box: a shorter interval of the checks, and the slot of a stream.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The streams that a source reads; a subscription keeps its selection."""
+"""The streams that a source reads; a subscription keeps its selection.
+
+White box: the slot of a stream.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The start of a subscription, tested on the source itself."""
+"""The start of a subscription, tested on the source itself.
+
+White box: a shorter interval, and a start that is delayed.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,8 @@ from tests.postgres.streams.source.stream_help import (
 )
 
 from sluicegate import ConfigError
-from sluicegate.postgres import PostgresStreamSource
+from sluicegate.postgres import PostgresStreamSource, PostgresSubscriptions
 from sluicegate.postgres.streams import options
-from sluicegate.postgres.subscriptions.subscriptions import PostgresSubscriptions
 from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
