@@ -43,8 +43,8 @@ from sluicegate.postgres import (
     QueueMonitor,
     StreamMonitor,
     SubscriptionAdmin,
+    check_streams,
 )
-from sluicegate.postgres.schema.administration import check_streams
 from sluicegate.redis import RedisSink
 from sluicegate.sql import SqlSink
 
