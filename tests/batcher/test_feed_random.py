@@ -1,4 +1,7 @@
-"""Random runs, and planted bugs that they detect."""
+"""Random runs, and planted bugs that they detect.
+
+White box: the bugs are planted in methods of private classes.
+"""
 
 from __future__ import annotations
 

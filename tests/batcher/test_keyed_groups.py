@@ -1,4 +1,7 @@
-"""Groups of items with keys: they enter the batches that their items would enter individually."""
+"""Groups of items with keys: they enter the batches that their items would enter individually.
+
+White box: the gatherer of keys without a batcher.
+"""
 
 from __future__ import annotations
 

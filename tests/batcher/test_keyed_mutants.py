@@ -1,5 +1,7 @@
 """Planted bugs in the code that keeps a key in order: each is a small change, detected within some
 hundred seeds.
+
+White box: the bugs are planted in private code.
 """
 
 from __future__ import annotations

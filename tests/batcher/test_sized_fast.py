@@ -1,4 +1,7 @@
-"""The fast path of measured items has the same effects as the slow path."""
+"""The fast path of measured items has the same effects as the slow path.
+
+White box: both paths, and the scale that chooses one.
+"""
 
 from __future__ import annotations
 

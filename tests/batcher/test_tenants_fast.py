@@ -1,4 +1,7 @@
-"""The fast path of tenants has the same effects as the slow path."""
+"""The fast path of tenants has the same effects as the slow path.
+
+White box: both paths, and the queues of tenants.
+"""
 
 from __future__ import annotations
 

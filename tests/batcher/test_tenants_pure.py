@@ -1,4 +1,7 @@
-"""Turns of tenants: deficit round robin, without a clock or a task."""
+"""Turns of tenants: deficit round robin, without a clock or a task.
+
+White box: the gatherer of tenants without a batcher.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The meaning of a server's responses for a write, and the effect of a truncated body."""
+"""The meaning of a server's responses for a write, and the effect of a truncated body.
+
+White box: the class of an error, its text in a log, and the settings of a request.
+"""
 
 from __future__ import annotations
 

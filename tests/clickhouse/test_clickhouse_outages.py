@@ -1,4 +1,7 @@
-"""`ClickHouseSink` with servers that are killed, stopped or full, and with missing permissions."""
+"""`ClickHouseSink` with servers that are killed, stopped or full, and with missing permissions.
+
+White box: the class that a retry gives an error.
+"""
 
 from __future__ import annotations
 

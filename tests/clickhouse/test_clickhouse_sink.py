@@ -1,4 +1,7 @@
-"""`ClickHouseSink`, on the embedded engine in both formats, and on the server of 2018 in JSON."""
+"""`ClickHouseSink`, on the embedded engine in both formats, and on the server of 2018 in JSON.
+
+White box: one rule of conversion alone.
+"""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 

@@ -1,4 +1,7 @@
-"""A claim begins with the offset map of the previous claim."""
+"""A claim begins with the offset map of the previous claim.
+
+White box: a claim without a consumer.
+"""
 
 from __future__ import annotations
 

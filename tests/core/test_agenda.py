@@ -1,4 +1,7 @@
-"""The order of an agenda whose times change more often than it is read."""
+"""The order of an agenda whose times change more often than it is read.
+
+White box: the agenda alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Key lanes alone."""
+"""Key lanes alone. White box: the lanes without a batcher or a consumer."""
 
 from __future__ import annotations
 

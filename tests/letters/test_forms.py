@@ -1,4 +1,7 @@
-"""The JSON form of every type that files, requests and letters support."""
+"""The JSON form of every type that files, requests and letters support.
+
+White box: the encoding alone.
+"""
 
 from __future__ import annotations
 

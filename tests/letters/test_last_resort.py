@@ -1,4 +1,7 @@
-"""Items that cannot be resent are stored, marked, listed and never replayed; causes are named."""
+"""Items that cannot be resent are stored, marked, listed and never replayed; causes are named.
+
+White box: the name of a cause, and the columns of the table.
+"""
 
 from __future__ import annotations
 

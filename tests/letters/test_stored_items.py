@@ -1,4 +1,7 @@
-"""The item of a letter: plain JSON of any Python value, and the value that is read back."""
+"""The item of a letter: plain JSON of any Python value, and the value that is read back.
+
+White box: the storing and restoring of an item, without a store.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Changes of letters and notes in a folder of objects survive a power failure."""
+"""Changes of letters and notes in a folder of objects survive a power failure.
+
+White box: the folder itself, below letters and notes.
+"""
 
 from __future__ import annotations
 

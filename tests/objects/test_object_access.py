@@ -1,4 +1,7 @@
-"""Stores that cannot be reached, or accept no credentials: an outage, in which no item is given up."""
+"""Stores that cannot be reached, or accept no credentials: an outage, in which no item is given up.
+
+White box: the translation of one error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Writes of several objects: each is encoded at its turn and settled once it is stored."""
+"""Writes of several objects: each is encoded at its turn and settled once it is stored.
+
+White box: the reach of a store, and the encoder of a file.
+"""
 
 from __future__ import annotations
 

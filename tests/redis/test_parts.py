@@ -1,4 +1,7 @@
-"""The parts of a batch for Redis: their sizes, and the order within keys and streams."""
+"""The parts of a batch for Redis: their sizes, and the order within keys and streams.
+
+White box: the division of a batch, without a server.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`RedisSink` with lost replies, and with servers that are killed, frozen or refuse commands."""
+"""`RedisSink` with lost replies, and with servers that are killed, frozen or refuse commands.
+
+White box: the destination is opened outside its batcher.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states of the circuit alone: no clock, no tasks."""
+"""The states of the circuit alone: no clock, no tasks. White box: the circuit without a breaker."""
 
 from __future__ import annotations
 

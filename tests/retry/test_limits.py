@@ -1,4 +1,7 @@
-"""The limits of a retry: its total time, and a shared budget."""
+"""The limits of a retry: its total time, and a shared budget.
+
+White box: the class that a classifier gives an error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Retry: which items are sent again, when, and with which outcome."""
+"""Retry: which items are sent again, when, and with which outcome.
+
+White box: the class that a classifier gives an error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The errors that end the work, and the number of attempts."""
+"""The errors that end the work, and the number of attempts.
+
+White box: the loop of calls that only clients inside the package make.
+"""
 
 from __future__ import annotations
 

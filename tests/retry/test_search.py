@@ -1,5 +1,7 @@
 """The search for an item at fault as a pure structure: a destination, its outages, and one
 batch.
+
+White box: the search without a retry.
 """
 
 from __future__ import annotations

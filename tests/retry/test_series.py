@@ -1,4 +1,7 @@
-"""Decisions by cohorts of items are equal to decisions item by item."""
+"""Decisions by cohorts of items are equal to decisions item by item.
+
+White box: the series without a retry.
+"""
 
 from __future__ import annotations
 

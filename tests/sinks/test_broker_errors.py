@@ -1,5 +1,7 @@
 """The classes of the errors of aiokafka, librdkafka, nats-py and redis-py: every class and code of
 each client, so that a new one is noticed.
+
+White box: the tables of classes, without a server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parts of a rate limit without a clock."""
+"""The parts of a rate limit without a clock. White box: the parts without a sink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics: their names and their values."""
+"""Metrics: their names and their values. White box: the table of metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Series per tenant: their number is limited, and no counter decreases."""
+"""Series per tenant: their number is limited, and no counter decreases.
+
+White box: the counts of tenants, made by hand, and their reading.
+"""
 
 from __future__ import annotations
 

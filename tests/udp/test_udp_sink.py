@@ -1,4 +1,7 @@
-"""`UdpSink`: datagrams, receivers that disappear, move or return, and repr."""
+"""`UdpSink`: datagrams, receivers that disappear, move or return, and repr.
+
+White box: the connection of one socket.
+"""
 
 from __future__ import annotations
 

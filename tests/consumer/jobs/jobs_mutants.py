@@ -1,4 +1,7 @@
-"""Planted bugs of jobs: each is a small change of one method, with the law that detects it."""
+"""Planted bugs of jobs: each is a small change of one method, with the law that detects it.
+
+White box: the bugs are planted in private code.
+"""
 
 from __future__ import annotations
 

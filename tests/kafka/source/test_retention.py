@@ -1,5 +1,7 @@
 """Logs that change under a position: lost records are reported with their offsets, and no
 others.
+
+White box: the source looks at its brokers more often.
 """
 
 from __future__ import annotations

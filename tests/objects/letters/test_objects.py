@@ -1,4 +1,7 @@
-"""batcher/B28: dead letters in an object store, viewed, replayed and purged like any others."""
+"""batcher/B28: dead letters in an object store, viewed, replayed and purged like any others.
+
+White box: the store of letters without its command.
+"""
 
 from __future__ import annotations
 
