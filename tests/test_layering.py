@@ -5,7 +5,8 @@ The rules are in `tests/layering`, by subject, each with its planted violations:
 - `imports`: what a part may import, cycles, imports inside functions, the one door to a sink;
 - `later`: what loads on first access is declared in plain sight;
 - `reach`: assignments to another object, private attributes, `getattr` with a literal name;
-- `waits`: clean-ups that wait for a client of a server.
+- `waits`: clean-ups that wait for a client of a server;
+- `white_boxes`: tests that import private modules say it; the only rule of the tests.
 
 What needs the package itself, and not its text, is tested here: the wheel owns one name and a
 second one that only points into the first, since Spark looks for data sources in modules named
@@ -21,14 +22,20 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.layering import imports, later, reach, waits
+from tests.layering import imports, later, reach, waits, white_boxes
 from tests.layering.sources import PACKAGE, SOURCE, Rule, edges, sources
 from tests.layering.sources import imports as imports_of
 from tests.surface import surface
 
 RULES = [*imports.RULES, *later.RULES, *reach.RULES, *waits.RULES]
-PLANTED = [*imports.PLANTED, *later.PLANTED, *reach.PLANTED, *waits.PLANTED]
-HARMLESS = [*imports.HARMLESS, *later.HARMLESS, *reach.HARMLESS, *waits.HARMLESS]
+PLANTED = [*imports.PLANTED, *later.PLANTED, *reach.PLANTED, *waits.PLANTED, *white_boxes.PLANTED]
+HARMLESS = [
+    *imports.HARMLESS,
+    *later.HARMLESS,
+    *reach.HARMLESS,
+    *waits.HARMLESS,
+    *white_boxes.HARMLESS,
+]
 
 SIGNPOSTS = {"pyspark_sluicegate": {"sluicegate.spark.source"}}
 """Top-level modules besides the package, and the one module of the package that each may import."""
@@ -65,6 +72,12 @@ def test_the_sources_keep_every_rule(rule: Rule) -> None:
     known = sources()
     assert len(known) > 20, "the sources were not found"
     assert rule(known) == []
+
+
+def test_tests_of_private_code_say_so() -> None:
+    known = white_boxes.sources_of_tests()
+    assert len(known) > 20, "the tests were not found"
+    assert white_boxes.white_boxes_say_so(known) == []
 
 
 def test_every_listed_deferral_is_still_made() -> None:
@@ -126,4 +139,4 @@ def test_a_rule_lets_pass_what_is_allowed(rule: Rule, known: dict[str, str]) -> 
 
 
 def test_every_rule_has_been_seen_to_fail() -> None:
-    assert {rule for rule, _ in PLANTED} == set(RULES)
+    assert {rule for rule, _ in PLANTED} == {*RULES, white_boxes.white_boxes_say_so}

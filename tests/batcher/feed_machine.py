@@ -1,5 +1,7 @@
 """A random run of a feed on virtual time, against a destination that knows the truth.
 
+White box: the type of a feed, which no package exports.
+
 1. No write begins with a row of a lost claim.
 2. Per key the rows are first applied in the order of submission, and none is applied again once a
    later row of its key is delivered.

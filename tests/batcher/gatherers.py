@@ -1,4 +1,7 @@
-"""Gatherers alone, each on its own ledger, for tests of their decisions."""
+"""Gatherers alone, each on its own ledger, for tests of their decisions.
+
+White box: gathering without a batcher.
+"""
 
 from __future__ import annotations
 

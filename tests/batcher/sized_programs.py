@@ -1,4 +1,7 @@
-"""Programs of random calls on a batcher that measures its items."""
+"""Programs of random calls on a batcher that measures its items.
+
+White box: the clock is read where a gatherer reuses its last time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Opening and closing a `BlockingBatcher`: its states, its shutdown, and errors of wrong calls."""
+"""Opening and closing a `BlockingBatcher`: its states, its shutdown, and errors of wrong calls.
+
+White box: the slack of a deadline is shortened.
+"""
 
 from __future__ import annotations
 

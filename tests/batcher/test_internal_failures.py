@@ -1,5 +1,7 @@
 """An exception at any internal step of a batcher: nothing hangs, and every item is accounted for.
 
+White box: the steps themselves, made to raise.
+
 One run lists the batcher's own functions that a scenario calls after the batcher is open. Then one
 of their calls raises, once per run, as it begins: so `MemoryError` and `RecursionError` come, and
 so do errors of a clock, a task factory or Sluicegate itself.

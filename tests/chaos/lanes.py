@@ -1,4 +1,7 @@
-"""Keys, tenants and adaptive control for a storm, from a seed."""
+"""Keys, tenants and adaptive control for a storm, from a seed.
+
+White box: the queues of a batcher's tenants are counted.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate._core.classify import classified
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 
 if TYPE_CHECKING:
     from tests.clickhouse.servers import EngineServer
@@ -52,12 +52,12 @@ async def _through_deaths(words: Words) -> tuple[list[Outcome], list[tuple[str, 
             for number in range(COUNT):
                 receipts.append(await batcher.submit((number, "w")))
                 if number % 20 == 0:
-                    await LOOP_CLOCK.sleep(0.001)
+                    await LoopClock().sleep(0.001)
 
         producing = asyncio.create_task(produce())
         for least in (COUNT // 4, COUNT // 2):
             while sum(receipt.done for receipt in receipts[:least]) < least:
-                await LOOP_CLOCK.sleep(0.01)
+                await LoopClock().sleep(0.01)
             await asyncio.to_thread(program.kill)
             await asyncio.to_thread(program.start)
         await producing

@@ -1,5 +1,7 @@
 """A random program on a log in memory: members that join, leave and crash, partitions that move and
 are lost, commits that fail, and handlers that fail and wait.
+
+White box: the error of a crashed source in memory.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Every shipped decorator and combinator, and the destinations without a server, fulfil the
 contract of sinks.
+
+White box: a function as a sink, outside a stack.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The conformance suites of subscriptions: every kind of positions and locks passes them."""
+"""The conformance suites of subscriptions: every kind of positions and locks passes them.
+
+White box: the slot that a server locks for a name.
+"""
 
 from __future__ import annotations
 

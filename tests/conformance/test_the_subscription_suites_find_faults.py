@@ -1,5 +1,7 @@
 """The suites detect faults: each of these subscription providers has one, and the suite of
 positions or of locks fails.
+
+White box: the type of a start, which no package exports.
 """
 
 from __future__ import annotations

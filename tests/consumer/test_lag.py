@@ -1,4 +1,7 @@
-"""The lag of a consumer behind its source."""
+"""The lag of a consumer behind its source.
+
+White box: the type of a lag, which no package exports.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """The encoding and decoding of the map of finished offsets.
 
+White box: the map alone, which no caller sees.
+
 Planted faults, and the test that detects each:
 
 - no checksum, or one that leaves out the position or the form: `test_altered_text_is_refused`,

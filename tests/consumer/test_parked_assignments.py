@@ -1,5 +1,7 @@
 """Parked keys and assignments: they are read before a partition is fetched from, and a replay ends
 when its partition is revoked or lost.
+
+White box: the type of `unpark`'s result, which no package exports.
 """
 
 from __future__ import annotations

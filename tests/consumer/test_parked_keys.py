@@ -1,4 +1,7 @@
-"""Parking: which records of a key are parked, which run, and what a store that is down delays."""
+"""Parking: which records of a key are parked, which run, and what a store that is down delays.
+
+White box: the type of `unpark`'s result, which no package exports.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""HTTP probes, through an ASGI client and over a socket."""
+"""HTTP probes, through an ASGI client and over a socket.
+
+White box: the type of the application, which no package exports.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Entries by due time.
 
+White box: the heap without a consumer.
+
 Planted faults: `<` for `<=` in `pop_due`, entries compared with one another, last in first out at
 equal times, and a broken heap after a removal. The test of that rule, or the model, detects each.
 

@@ -1,4 +1,7 @@
-"""Steps before the handler: decoding, checks, deduplication, and custom steps."""
+"""Steps before the handler: decoding, checks, deduplication, and custom steps.
+
+White box: the class of a failed check, which no package exports.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Positions of one claim, compared with a set of offsets.
 
+White box: the tracker without a claim.
+
 Planted faults, and the test that detects each:
 
 - holes taken for records (`position` as offset + 1 of the last settled one):

@@ -1,4 +1,7 @@
-"""`unpark`: a key returns, and its parked messages are handled in order before new ones."""
+"""`unpark`: a key returns, and its parked messages are handled in order before new ones.
+
+White box: the type of `unpark`'s result, which no package exports.
+"""
 
 from __future__ import annotations
 

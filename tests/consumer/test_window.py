@@ -1,5 +1,7 @@
 """The capacity limit of a consumer's window.
 
+White box: the window without a consumer.
+
 Planted faults: a limit in one measure only, `>` for `>=`, no refill level, a resume at either level
 instead of both, an oversized record that never fits, and counts that may become negative. The test
 of that rule and the model detect each.

@@ -1,4 +1,7 @@
-"""A running consumer that a test inspects."""
+"""A running consumer that a test inspects.
+
+White box: the type of a reason, which no package exports.
+"""
 
 from __future__ import annotations
 

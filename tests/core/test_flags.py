@@ -1,4 +1,7 @@
-"""A switch accepts only `True` and `False`: the string "false" is truthy and would turn it on."""
+"""A switch accepts only `True` and `False`: the string "false" is truthy and would turn it on.
+
+White box: the switches of administrators without a server.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """An address with a password, well-formed or broken in any way, is shown nowhere beyond host and
 path: not by a repr, an error and its causes, or a log, at construction, at opening or in a write.
 
+White box: what a string as a sink raises, and the commands in this process.
+
 The password is made of pieces that occur nowhere else, with characters between them that mean
 something in a URL. No piece of it may be shown.
 
@@ -46,8 +48,8 @@ from sluicegate.postgres import (
     QueueMonitor,
     StreamMonitor,
     SubscriptionAdmin,
+    check_streams,
 )
-from sluicegate.postgres.schema.administration import check_streams
 from sluicegate.redis import RedisSink
 from sluicegate.sql import SqlSink
 

@@ -1,5 +1,7 @@
 """The page on JetStream: its programs print the output on the page, its sources work, and a user
 needs only the permissions that it lists.
+
+White box: the function that a key of the page becomes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The page on operating a queue: its session shows the command's output."""
+"""The page on operating a queue: its session shows the command's output.
+
+White box: the command runs in this process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`HttpSink` and a server on loopback: the requests, and the outcome of every item."""
+"""`HttpSink` and a server on loopback: the requests, and the outcome of every item.
+
+White box: the cause of an item's error.
+"""
 
 from __future__ import annotations
 

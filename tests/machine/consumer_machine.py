@@ -1,5 +1,7 @@
 """Random tests of consumers of one log, one rule at a time, on virtual time.
 
+White box: the inside of each consumer.
+
 Two members read three partitions. A handler waits until a rule ends it, with any result. After
 every rule the log's stored positions, the order of starts and settlements, and the inside of each
 consumer are compared with the calls that the handlers have recorded.

@@ -1,5 +1,7 @@
 """Planted bugs of the consumer: each is a small change of one method, with the law that
 detects it.
+
+White box: the bugs are planted in private code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The machine with keys, tenants and adaptive control."""
+"""The machine with keys, tenants and adaptive control. White box: the gatherers of the batcher."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The laws for keys and tenants. Each complaint begins with the name of its law, so that planted
 bugs can be distinguished.
 
+White box: the inside of the batcher.
+
 - `exclusive`: a key (without keys and with one worker: a tenant) is in one flight at a time.
 - `order`: items of a key are settled in the order of their acceptance, and so are first sends,
   drops, dead letters and returns.

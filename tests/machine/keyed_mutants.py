@@ -1,5 +1,7 @@
 """Planted bugs in the code for keys, tenants and adaptive control, each with the law that must
 detect it and the settings.
+
+White box: the bugs are planted in private code.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Random tests of a batcher, one rule at a time, on virtual time.
 
+White box: the inside of the batcher, and how often it yields.
+
 A rule starts something and lets the loop run until nothing is ready, or only for a few rounds, so
 that the next rule acts in the middle: then both run in one run of the loop. The law must hold after
 every rule and every round; when nothing is ready, nothing that could continue may be stalled.

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from sluicegate import Batch, Limits, Receipt
-    from sluicegate.batcher.report import FlushReport
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +129,7 @@ class Model:
         before = list(self.accepted)
         self.fences.append(before)
         try:
-            report: FlushReport = await self.batcher.flush(seconds)
+            report = await self.batcher.flush(seconds)
         except ClosedError:
             return
         finally:

@@ -1,5 +1,7 @@
 """Planted bugs: each is a small change of one method that could be made by accident.
 
+White box: the bugs are planted in private code.
+
 A mutant is a function that plants itself with `monkeypatch`; its docstring describes the fault. The
 machine has to detect every one.
 """

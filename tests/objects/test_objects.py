@@ -1,4 +1,7 @@
-"""The objects of `ObjectSink`: complete, with names that a retry reuses."""
+"""The objects of `ObjectSink`: complete, with names that a retry reuses.
+
+White box: the type of a receipt's detail, which no package exports.
+"""
 
 from __future__ import annotations
 

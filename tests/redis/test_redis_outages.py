@@ -32,8 +32,8 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate._core.clock import LOOP_CLOCK
 from sluicegate._core.opening import opened
+from sluicegate.batcher import LoopClock
 from sluicegate.redis import RedisSink
 from sluicegate.testing.servers.program import free_port
 from sluicegate.testing.servers.require import there_or_skip
@@ -81,7 +81,7 @@ async def test_a_cancelled_write_books_what_has_its_answer(store: Store) -> None
         proxy.pass_lines, proxy.is_silent = 2 * ANSWERED, True
         write = asyncio.create_task(send(sink, batch))
         await proxy.cut.wait()
-        await LOOP_CLOCK.sleep(0.02)
+        await LoopClock().sleep(0.02)
         write.cancel()
         await asyncio.wait([write])
         assert write.cancelled()
@@ -262,12 +262,12 @@ async def under_load(store: Store, trouble: Callable[[], None], **options: Any) 
             for n in range(1, total + 1):
                 receipts.append(await batcher.submit({"n": n}))
                 if n % 20 == 0:
-                    await LOOP_CLOCK.sleep(0.001)
+                    await LoopClock().sleep(0.001)
 
         producing = asyncio.create_task(produce())
         for least in (800, 2_400):
             while sum(receipt.done for receipt in receipts[:least]) < least:
-                await LOOP_CLOCK.sleep(0.01)
+                await LoopClock().sleep(0.01)
             await asyncio.to_thread(trouble)
         await producing
         outcomes = [await receipt.settled() for receipt in receipts]
@@ -301,7 +301,7 @@ async def test_a_server_that_is_frozen_under_load(own_store: Store, *, has_ids: 
 
     def freeze() -> None:
         own_store.server.pause()
-        asyncio.run_coroutine_threadsafe(LOOP_CLOCK.sleep(0.6), loop).result()
+        asyncio.run_coroutine_threadsafe(LoopClock().sleep(0.6), loop).result()
         own_store.server.resume()
 
     loop = asyncio.get_running_loop()
@@ -418,7 +418,7 @@ async def test_a_connection_that_was_closed_while_idle_is_made_anew(store: Store
     async with store.sink(pool_size=1) as sink:
         assert await written(sink, [{"n": 1}]) == {}
         store.client.client_kill_filter(_type="normal", skipme=True)
-        await LOOP_CLOCK.sleep(0.02)
+        await LoopClock().sleep(0.02)
         assert await written(sink, [{"n": 2}]) == {}
     assert store.numbers() == [1, 2]
 

@@ -25,7 +25,7 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.redis import RedisSink
 
 pytestmark = pytest.mark.usefixtures("real_clock")
@@ -129,7 +129,7 @@ async def test_a_stream_is_trimmed_by_its_length(store: Store) -> None:
 
 
 async def test_a_stream_is_trimmed_by_age(store: Store) -> None:
-    now = LOOP_CLOCK.wall_time()
+    now = LoopClock().wall_time()
     items = [{"n": n, "ms": int(1000 * (now - 3600 * (10 - n)))} for n in range(10)]
     options: dict[str, Any] = {"id": "ms", "max_age": dt.timedelta(hours=3.5)}
     async with store.sink(approximate=False, **options) as sink:
@@ -360,12 +360,12 @@ async def test_a_cancelled_write_leaves_no_answer_behind(own_store: Store) -> No
         assert await written(sink, [{"n": 0}]) == {}
         await asyncio.to_thread(own_store.server.pause)
         write = asyncio.create_task(written(sink, [{"n": 1}, {"n": 2}]))
-        await LOOP_CLOCK.sleep(0.05)
+        await LoopClock().sleep(0.05)
         write.cancel()
         await asyncio.wait([write])
         assert write.cancelled()
         following = asyncio.create_task(sink.write(RowBatch([{"n": 3}])))
-        await LOOP_CLOCK.sleep(0.05)
+        await LoopClock().sleep(0.05)
         await asyncio.to_thread(own_store.server.resume)
         result = await following
     assert result is not None

@@ -27,7 +27,7 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.errors import UnverifiableError
 from sluicegate.testing import ScriptedSink, fail
 
@@ -72,7 +72,7 @@ async def outcomes(
         receipts = [await batcher.submit(item) for item in range(count)]
         for later in range(count, count + trickle):
             await batcher.add(later)
-            await LOOP_CLOCK.sleep(1.0)
+            await LoopClock().sleep(1.0)
         assert (await batcher.flush()).complete
     return {item: receipt.outcome for item, receipt in enumerate(receipts)}
 

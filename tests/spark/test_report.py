@@ -1,4 +1,7 @@
-"""The report of a write: as text, in a notebook, and while the write runs."""
+"""The report of a write: as text, in a notebook, and while the write runs.
+
+White box: the parts of a report, made by hand.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Generates the reference page of metrics from the tables.
 
+White box: the tables of metrics.
+
 `PYTHONPATH=src python -m tests.telemetry.page` writes it.
 """
 

@@ -1,4 +1,7 @@
-"""Spans of handlers, linked to the producers' spans."""
+"""Spans of handlers, linked to the producers' spans.
+
+White box: the type of a watch, which no package exports.
+"""
 
 from __future__ import annotations
 

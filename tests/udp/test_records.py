@@ -1,4 +1,7 @@
-"""Records of statsd and of line protocol, and how they are pack into datagrams."""
+"""Records of statsd and of line protocol, and how they are pack into datagrams.
+
+White box: the encoding of records, and the division into datagrams.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`UdpSink`: datagrams, receivers that disappear, move or return, and repr."""
+"""`UdpSink`: datagrams, receivers that disappear, move or return, and repr.
+
+White box: the connection of one socket.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.udp import UdpSink
 from sluicegate.udp.channel import connect
 
@@ -124,7 +127,7 @@ async def test_a_receiver_that_restarts_loses_only_what_was_on_its_way(receiver:
         lost = [await batcher.submit(item) for item in hits(10, 10)]
         assert {*await gather(lost)} == {Outcome.DELIVERED}
         later = [await batcher.submit(item) for item in hits(40, 20)]
-        await LOOP_CLOCK.sleep(0.3)
+        await LoopClock().sleep(0.3)
         assert not any(receipt.done for receipt in later)
         with Receiver(port=receiver.port) as other:
             assert {*await gather(later)} == {Outcome.DELIVERED}
@@ -244,7 +247,7 @@ async def test_a_cancelled_write_leaves_no_socket_behind(receiver: Receiver) -> 
         with Receiver(port=port) as other:
             batch = RowBatch(hits(1, 1))
             write = asyncio.create_task(send(sink, batch))
-            await LOOP_CLOCK.sleep(0.02)
+            await LoopClock().sleep(0.02)
             write.cancel()
             await asyncio.wait([write])
             assert write.cancelled()
@@ -261,7 +264,7 @@ async def test_what_a_cancelled_write_had_sent_is_delivered(receiver: Receiver) 
     async with UdpSink(receiver.host, receiver.port, max_datagram=10) as sink:
         batch = RowBatch(hits(3))
         write = asyncio.create_task(send(sink, batch))
-        await LOOP_CLOCK.sleep(0)
+        await LoopClock().sleep(0)
         write.cancel()
         await asyncio.wait([write])
     assert write.cancelled()
@@ -300,7 +303,7 @@ async def test_a_full_send_buffer_is_waited_for(tmp_path: Path) -> None:
         sent = 0
         while True:
             sending = asyncio.create_task(endpoint.send(b"%d" % sent, 10.0))
-            await LOOP_CLOCK.sleep(0.01)
+            await LoopClock().sleep(0.01)
             if not sending.done():
                 break
             sent += 1

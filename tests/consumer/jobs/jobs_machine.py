@@ -1,5 +1,7 @@
 """Random tests of events that are completed later, on virtual time, in any order of actions.
 
+White box: the error of a crashed source in memory.
+
 One process at a time reads two partitions. Each record has a script: its jobs, its items, their
 durations, and which of them fail. Rules assign and revoke partitions, end the process in any way,
 and complete raw events at any time. The functions of the process check each call (`jobs_member`).

@@ -1,4 +1,7 @@
-"""Planted bugs of jobs: each is a small change of one method, with the law that detects it."""
+"""Planted bugs of jobs: each is a small change of one method, with the law that detects it.
+
+White box: the bugs are planted in private code.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from tests.machine.consumer_mutants import Planted
 
 from sluicegate import ClosedError, Message
 from sluicegate._core.order.lanes import Lanes
+from sluicegate.consumer.jobs import BatchItem, BatchItems, JobScheduler
 from sluicegate.consumer.jobs.events import Events
-from sluicegate.consumer.jobs.items import BatchItem, BatchItems, ItemFormer
+from sluicegate.consumer.jobs.items import ItemFormer
 from sluicegate.consumer.jobs.job_run import JobQueue, JobRun
-from sluicegate.consumer.jobs.scheduler import JobScheduler
 from sluicegate.consumer.lanes.held import CompletedJobs
 from sluicegate.consumer.lanes.schedule import Schedule
 from sluicegate.consumer.progress.draining import Drainer

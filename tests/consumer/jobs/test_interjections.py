@@ -1,4 +1,7 @@
-"""Work in the order of a partition that does not come from a record, and the state that it sees."""
+"""Work in the order of a partition that does not come from a record, and the state that it sees.
+
+White box: the store of state in memory, by itself.
+"""
 
 from __future__ import annotations
 

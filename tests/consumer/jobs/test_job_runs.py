@@ -1,5 +1,7 @@
 """Runs of events: threads, timeouts, cancellations, budgets, ends of sources, and other ordering
 modes.
+
+White box: the class of a timeout, which no package exports.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Brokers that are killed, unreachable, or deny access: the reason is named and ends with its
 cause.
+
+White box: the source looks at its brokers more often.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Topics as an independent consumer reads them, and writes to a `KafkaSink`."""
+"""Topics as an independent consumer reads them, and writes to a `KafkaSink`.
+
+White box: a delivery without a batcher, with its details.
+"""
 
 from __future__ import annotations
 

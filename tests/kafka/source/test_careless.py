@@ -1,4 +1,7 @@
-"""Changes by others to a group's stored positions and topics: nothing is lost silently."""
+"""Changes by others to a group's stored positions and topics: nothing is lost silently.
+
+White box: the map beside a committed position is encoded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A consumer in its own process that is stopped during its work."""
+"""A consumer in its own process that is stopped during its work.
+
+White box: the map beside a committed position is decoded.
+"""
 
 from __future__ import annotations
 

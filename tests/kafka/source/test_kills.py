@@ -1,5 +1,7 @@
 """The records repeated after `kill -9`: exactly those unknown to the last commit.
 
+White box: the map beside a committed position is decoded.
+
 `SLUICEGATE_KILLS=100 pytest -m soak tests/kafka/source/test_kills.py` kills at 100 random moments.
 """
 

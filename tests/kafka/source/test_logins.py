@@ -1,5 +1,7 @@
 """Logins and permissions: a refusal is named without secrets, and reading begins once it is
 granted.
+
+White box: the source looks at its brokers more often.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Logs that change under a position: lost records are reported with their offsets, and no
 others.
+
+White box: the source looks at its brokers more often.
 """
 
 from __future__ import annotations
@@ -7,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from tests.kafka.source.kafka_help import (
@@ -26,7 +28,6 @@ from sluicegate.kafka import KafkaSource
 from sluicegate.kafka.source import sessions
 
 if TYPE_CHECKING:
-    from sluicegate.kafka.arguments import Start
     from sluicegate.testing import EmbeddedKafka
 
 NOON = 1_700_000_000_000
@@ -56,7 +57,7 @@ async def write(broker: EmbeddedKafka, topic: str, first: int, end: int, size: i
     ("start", "first"), [("earliest", 50), ("latest", 100), (at(70), 70)], ids=str
 )
 def test_a_stored_position_that_retention_has_passed_follows_the_start_point(
-    broker: EmbeddedKafka, start: Start | datetime, first: int
+    broker: EmbeddedKafka, start: Literal["earliest", "latest"] | datetime, first: int
 ) -> None:
     """An ERROR contains the offsets that were never delivered."""
 

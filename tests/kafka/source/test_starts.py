@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from tests.kafka.source.kafka_help import new_name, new_topic, produce, store, stored
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from sluicegate import Message
-    from sluicegate.kafka.arguments import Start
     from sluicegate.testing import EmbeddedKafka
 
-STARTS: list[tuple[Start | datetime, int]] = [
+STARTS: list[tuple[Literal["earliest", "latest"] | datetime, int]] = [
     ("earliest", 0),
     ("latest", 30),
     (at(-5), 0),
@@ -32,7 +31,7 @@ STARTS: list[tuple[Start | datetime, int]] = [
 
 @pytest.mark.parametrize(("start", "first"), STARTS, ids=str)
 def test_a_partition_without_a_stored_position_begins_at_the_start_point(
-    broker: EmbeddedKafka, start: Start | datetime, first: int
+    broker: EmbeddedKafka, start: Literal["earliest", "latest"] | datetime, first: int
 ) -> None:
     """A time begins at the first record of that time or later, or at the end."""
 
@@ -51,7 +50,7 @@ def test_a_partition_without_a_stored_position_begins_at_the_start_point(
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "committed", at(20)], ids=str)
 def test_a_stored_position_comes_before_every_start_point(
-    broker: EmbeddedKafka, start: Start | datetime
+    broker: EmbeddedKafka, start: Literal["earliest", "latest"] | datetime
 ) -> None:
     """O-T5."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from aiokafka.admin import NewPartitions
@@ -13,7 +13,6 @@ from sluicegate.consumer import TopicPartition
 from sluicegate.kafka import KafkaSource
 
 if TYPE_CHECKING:
-    from sluicegate.kafka.arguments import Start
     from sluicegate.testing import EmbeddedKafka
 
 OFTEN: dict[str, Any] = {**QUICK, "client": {"metadata_max_age_ms": 200}}
@@ -21,7 +20,7 @@ OFTEN: dict[str, Any] = {**QUICK, "client": {"metadata_max_age_ms": 200}}
 
 @pytest.mark.parametrize("start", ["latest", pytest.param("earliest", marks=pytest.mark.soak)])
 def test_a_partition_that_appears_is_read_from_its_first_record(
-    broker: EmbeddedKafka, start: Start
+    broker: EmbeddedKafka, start: Literal["earliest", "latest"]
 ) -> None:
     """Including the records written before it was found."""
 

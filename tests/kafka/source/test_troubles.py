@@ -1,5 +1,7 @@
 """Reasons for which a source does not deliver: they are reported to operators, and end with their
 cause.
+
+White box: the source looks at its brokers more often.
 """
 
 from __future__ import annotations

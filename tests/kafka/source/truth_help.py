@@ -1,4 +1,7 @@
-"""The actual work of the handlers of several members, compared with their commits."""
+"""The actual work of the handlers of several members, compared with their commits.
+
+White box: the map beside a committed position is decoded.
+"""
 
 from __future__ import annotations
 

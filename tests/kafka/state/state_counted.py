@@ -10,7 +10,7 @@ from tests.kafka.source.kafka_help import fill, new_name, new_topic, stored
 from tests.kafka.state.state_topics import settled_state
 
 from sluicegate import Consumer
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Commits, TopicPartition
 from sluicegate.kafka import KafkaSource, KafkaState
 
@@ -73,7 +73,7 @@ class Counted:
         before = len(self.handled)
         async with self.running(**options) as consumer, asyncio.timeout(30.0):
             while "last try failed" not in (told := str(consumer.explain())):
-                await LOOP_CLOCK.sleep(0.01)
+                await LoopClock().sleep(0.01)
             assert not consumer.ready
         assert len(self.handled) == before
         return told

@@ -21,7 +21,7 @@ from tests.kafka.source.proxy_help import Api, proxied
 from tests.kafka.state.state_counted import Counted, counted
 from tests.kafka.state.state_topics import settled_state
 
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer.jobs import event_run
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ async def test_a_topic_that_is_recreated_while_it_is_used(
         await new_topic(broker, name=made.name, settings={"cleanup.policy": "compact"})
         await produce(broker, made.topic, (b"k", b"v"))
         while "it was recreated" not in str(consumer.explain()):
-            await LOOP_CLOCK.sleep(0.01)
+            await LoopClock().sleep(0.01)
     assert "was recreated or has lost records" in caplog.text
     assert made.handled == [*range(7)]
     assert (await stored(broker, made.group))[made.part].offset == 6
@@ -93,7 +93,7 @@ async def test_a_topic_that_is_deleted_while_it_is_used(
         await delete_topic(broker, made.name)
         await produce(broker, made.topic, (b"k", b"v"))
         while "of the state was deleted" not in caplog.text:
-            await LOOP_CLOCK.sleep(0.01)
+            await LoopClock().sleep(0.01)
     assert (await stored(broker, made.group))[made.part].offset == 6
 
 
@@ -119,7 +119,7 @@ async def test_two_groups_that_share_a_topic(broker: EmbeddedKafka) -> None:
                 start.open()
             for each in (first, second):
                 while len(each.handled) < 5:
-                    await LOOP_CLOCK.sleep(0.01)
+                    await LoopClock().sleep(0.01)
     for each, other in ((first, second), (second, first)):
         assert f"for the group '{other.group}'" in await each.refused()
 
@@ -140,7 +140,7 @@ async def test_a_state_with_deleted_entries_goes_on(broker: EmbeddedKafka) -> No
         await fill(broker, made.topic, 4)
         async with made.running(), asyncio.timeout(30.0):
             while len(made.handled) < count:
-                await LOOP_CLOCK.sleep(0.01)
+                await LoopClock().sleep(0.01)
     found = await settled_state(broker, made.name, made.group, made.part)
     assert found.state == {"e1": 10, "e2": 11}
 

@@ -21,7 +21,7 @@ from tests.kafka.state.state_counted import Counted, counted
 from tests.kafka.state.state_topics import settled_state
 
 from sluicegate import ConfigError
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import MemoryLog, MemorySource, Position, TopicPartition
 from sluicegate.kafka import KafkaState
 
@@ -47,7 +47,7 @@ async def test_a_topic_is_created_compacted(broker: EmbeddedKafka) -> None:
     await fill(broker, made.topic, 1)
     async with made.running(topic_config={"segment.ms": "600000"}), asyncio.timeout(30.0):
         while not made.handled:
-            await LOOP_CLOCK.sleep(0.01)
+            await LoopClock().sleep(0.01)
     async with admin_of(broker) as admin:
         (told,) = await admin.describe_topics([made.name])
         assert len(told["partitions"]) == 3
@@ -98,7 +98,7 @@ async def test_a_group_that_has_run_without_state_begins_with_an_empty_one(
     await store(broker, made.group, {made.part: Position(3)})
     async with made.running(), asyncio.timeout(30.0):
         while len(made.handled) < 2:
-            await LOOP_CLOCK.sleep(0.01)
+            await LoopClock().sleep(0.01)
     assert made.handled == [3, 4]
     found = await settled_state(broker, made.name, made.group, made.part)
     assert (found.position, found.state) == (5, {"n": 2})
@@ -114,7 +114,7 @@ async def test_too_few_partitions(broker: EmbeddedKafka) -> None:
     await new_topic(broker, 1, name=made.name, settings={"cleanup.policy": "compact"})
     async with made.running() as consumer, asyncio.timeout(30.0):
         while "has 1 partitions" not in (told := str(consumer.explain())):
-            await LOOP_CLOCK.sleep(0.01)
+            await LoopClock().sleep(0.01)
         assert f"kafka-topics.sh --alter --topic {made.name} --partitions 2" in told
         while (await stored(broker, made.group)).get(made.part) is None:
             pass
@@ -154,7 +154,7 @@ async def test_a_value_that_the_topic_does_not_take(broker: EmbeddedKafka) -> No
     made.handle = handle  # type: ignore[method-assign]
     async with made.running(), asyncio.timeout(30.0):
         while len(errors) < 3:
-            await LOOP_CLOCK.sleep(0.01)
+            await LoopClock().sleep(0.01)
     found = await settled_state(broker, made.name, made.group, made.part)
     assert found.state == {"n": 2, "large": "x" * 19_000}
     assert "has 25,002 bytes; the limit is" in errors[0]

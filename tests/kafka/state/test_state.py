@@ -19,7 +19,7 @@ from tests.sinks.test_down_behind_a_proxy import HOST
 from tests.sinks.test_silent_connections import black_hole
 
 from sluicegate import ConfigError, Consumer
-from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Commits, Poison, TopicPartition
 from sluicegate.kafka import KafkaAccess, KafkaRecord, KafkaSource, KafkaState
 
@@ -126,10 +126,10 @@ async def test_silent_connections(broker: EmbeddedKafka) -> None:
             hole.swallow()
         hole.swallows_new = True
         hole.swallow()
-        began = LOOP_CLOCK.now()
+        began = LoopClock().now()
         running.cancel()
         await asyncio.wait([running])
-        assert LOOP_CLOCK.now() - began < 0.3 + 1.0 + 5.0
+        assert LoopClock().now() - began < 0.3 + 1.0 + 5.0
 
 
 @pytest.mark.long
@@ -184,7 +184,7 @@ async def test_two_processes(broker: EmbeddedKafka, how: signal.Signals) -> None
         await until(broker, group, count, parts)
         if how == signal.SIGSTOP:
             first.send_signal(signal.SIGCONT)
-            await LOOP_CLOCK.sleep(3.0)  # time in which it must not store
+            await LoopClock().sleep(3.0)  # time in which it must not store
             first.send_signal(signal.SIGTERM)
             await first.communicate()
         second.send_signal(signal.SIGTERM)
@@ -206,7 +206,7 @@ async def test_a_broker_that_is_killed(own_broker: OwnKafka) -> None:
     async with consumed(own_broker, topic, group, name, counting.handle, counting.jobs) as consumer:
         for least in (1000, 3000):
             while consumer.stats().counts.acked < least:
-                await LOOP_CLOCK.sleep(0.01)
+                await LoopClock().sleep(0.01)
             await asyncio.to_thread(own_broker.restart_at_once)
         await until(own_broker, group, count)
     position, found, _ = await settled_state(own_broker, name, group, TopicPartition(topic, 0))
@@ -224,13 +224,13 @@ async def test_a_broker_that_is_frozen(own_broker: OwnKafka) -> None:
     counting = Counting(0)
     async with consumed(own_broker, topic, group, name, counting.handle, counting.jobs) as consumer:
         while consumer.stats().counts.acked < 1000:
-            await LOOP_CLOCK.sleep(0.01)
+            await LoopClock().sleep(0.01)
         await asyncio.to_thread(own_broker.pause)
         while consumer.stats().commit_failures < 2:
-            await LOOP_CLOCK.sleep(0.01)
+            await LoopClock().sleep(0.01)
         await asyncio.to_thread(own_broker.resume)
         while consumer.stats().counts.acked < count:
-            await LOOP_CLOCK.sleep(0.01)
+            await LoopClock().sleep(0.01)
         await until(own_broker, group, count)
     position, found, _ = await settled_state(own_broker, name, group, TopicPartition(topic, 0))
     assert (position, found) == (count, expected(range(count)))
@@ -248,7 +248,7 @@ async def test_answers_to_commits_are_lost(broker: EmbeddedKafka, *, is_applied:
         number = context.store.get("n", 0) + 1
         context.store.put("n", number)
         context.forward(KafkaRecord(out, str(number)))
-        await LOOP_CLOCK.sleep(0.001)
+        await LoopClock().sleep(0.001)
 
     async with proxied(broker) as proxy:
         async with consumed(
@@ -256,11 +256,11 @@ async def test_answers_to_commits_are_lost(broker: EmbeddedKafka, *, is_applied:
         ) as consumer:
             for least in (50, 300):
                 while consumer.stats().counts.acked < least:
-                    await LOOP_CLOCK.sleep(0.001)
+                    await LoopClock().sleep(0.001)
                 failures = consumer.stats().commit_failures
                 held = proxy.hold(Api.END_TRANSACTION, "answer" if is_applied else "request")
                 while consumer.stats().commit_failures == failures:
-                    await LOOP_CLOCK.sleep(0.01)
+                    await LoopClock().sleep(0.01)
                 held.cut()
             await until(broker, group, 600)
     position, found, _ = await settled_state(broker, name, group, TopicPartition(topic, 0))
@@ -350,7 +350,7 @@ async def test_a_forwarded_record_without_a_topic_stops_the_commits_until_there_
 
     async with consumed(broker, topic, group, name, handle) as consumer:
         while consumer.stats().commit_failures < 2:
-            await LOOP_CLOCK.sleep(0.01)
+            await LoopClock().sleep(0.01)
         assert consumer.stats().counts.acked == 3
         assert await stored(broker, group) == {}
         assert (await stored_state(broker, name)).state == {}

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sluicegate import Message
-    from sluicegate._core.observer import ClaimChange
     from sluicegate.consumer import Result, TopicPartition
 
 
@@ -67,9 +66,7 @@ class Audit(ConsumerObserver):
         os.write(self._file, f"{line}\n".encode())
         print(flush=True)  # noqa: T201  # the parent reads it
 
-    def on_claims(
-        self, name: str, change: ClaimChange, partitions: Sequence[TopicPartition]
-    ) -> None:
+    def on_claims(self, name: str, change: str, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:
             self.note(change, each.partition)
 

@@ -1,6 +1,8 @@
 """A process that reads the consumer of `server_model`: its intake, its puller and a minimal
 consumer.
 
+White box: the intake and the puller.
+
 It does the same as the real surrounding code, in the same order, without a connection or tasks. Its
 consumer has a lane for each key; only the first record of a lane can be handled.
 """

@@ -1,5 +1,7 @@
 """The arguments of a JetStream source: each error names the argument, its value and the rule.
 
+White box: the arguments as one value, without a source.
+
 Proven here: consumer/C:C7, consumer/C:N9.
 """
 

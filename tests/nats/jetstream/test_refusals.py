@@ -1,5 +1,7 @@
 """Refusals by the server, and operator changes under a source: each is a reason in `explain()` or
 an error, and ends with its cause.
+
+White box: waits of the source are shortened or lengthened.
 """
 
 from __future__ import annotations

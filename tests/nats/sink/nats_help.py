@@ -1,4 +1,7 @@
-"""Streams as an independent client reads them, and writes to a `NatsSink`."""
+"""Streams as an independent client reads them, and writes to a `NatsSink`.
+
+White box: a delivery without a batcher, with its details.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Items as messages: their parts, and items that cannot be converted, which fail alone."""
+"""Items as messages: their parts, and items that cannot be converted, which fail alone.
+
+White box: the type of an acknowledgement, which no package exports.
+"""
 
 from __future__ import annotations
 

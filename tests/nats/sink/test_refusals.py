@@ -1,5 +1,7 @@
 """Refusals by the server: reported with the repair, and without waiting for acknowledgements that
 never arrive.
+
+White box: the wait for the server's answer is shortened.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The example pipeline on Kafka: only closed windows are in the table and in the files."""
+"""The example pipeline on Kafka: only closed windows are in the table and in the files.
+
+White box: the view of the command.
+"""
 
 from __future__ import annotations
 

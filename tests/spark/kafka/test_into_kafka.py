@@ -1,4 +1,7 @@
-"""From Spark into Kafka and back: equal, in order per key, and counted by a separate consumer."""
+"""From Spark into Kafka and back: equal, in order per key, and counted by a separate consumer.
+
+White box: sinks around a sink, on the base of the package's own.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The driver of the end-to-end test: windows over a Kafka topic into a PostgreSQL table, in a
 process that is killed and restarted.
 
+White box: a sink around a sink, on the base of the package's own.
+
 Its only argument is a `Plan` as JSON. It reads lines from its input: on "drain" it prints "drained"
 once everything in Kafka is processed; at the end of its input it ends. With `dies_at` it kills its
 own process group, so driver, JVM and workers at once, before that write of a worker.

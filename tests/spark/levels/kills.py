@@ -1,6 +1,8 @@
 """One seeded kill: a write at one of the delivery levels, and a process that SIGKILL ends at some
 moment during it.
 
+White box: the stages of a table, which a kill strikes.
+
 1. The expected content of the table is computed here from the seed and compared row by row. Reports
    are not used.
 2. A moment is either reached in the sink, or is the moment at which the server checks a certain

@@ -1,4 +1,7 @@
-"""`sluicegate pipeline` as a user runs it: in its own process, with its exit codes."""
+"""`sluicegate pipeline` as a user runs it: in its own process, with its exit codes.
+
+White box: some commands run in this process.
+"""
 
 from __future__ import annotations
 
