@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
-from tests import properties  # noqa: F401  # it registers the profiles
 from tests.kafka_brokers import broker, own_broker
+from tests.properties import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -26,7 +26,7 @@ DIRECT = "127.0.0.1,localhost,::1,.invalid"
 _direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = f"{_direct},{DIRECT}" if _direct else DIRECT
 
-settings.load_profile("few")
+settings.load_profile(DEFAULT)
 
 SPARK = Path(__file__).parent / "spark"
 SHARING = {

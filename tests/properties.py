@@ -11,7 +11,9 @@ from hypothesis import settings
 
 FEW, ALL = 40, 200
 
-settings.register_profile("few", max_examples=FEW, deadline=None)
+DEFAULT = "few"
+"""The profile of `make test`."""
+settings.register_profile(DEFAULT, max_examples=FEW, deadline=None)
 settings.register_profile("long", max_examples=ALL, deadline=None)
 
 
