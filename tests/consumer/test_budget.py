@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from consumer_help import Poisoned, Recorder, finite, log_of, records
+from consumer_help import P0, Poisoned, Recorder, finite, log_of, records
 
 from sluicegate import ConfigError, Consumer
 from sluicegate.consumer import MemoryLog, MemorySource
@@ -65,6 +66,25 @@ async def test_a_budget_that_is_not_used_up_ends_nothing(fake_clock: FakeClock) 
     report = await finite(log, fake_clock, budget=60.0).run(handler)
     assert not report.work_remaining
     assert fake_clock.now() < 60.0
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_work_remains_if_a_claim_is_lost_behind_the_end_of_the_source(
+    fake_clock: FakeClock, is_batch: bool
+) -> None:
+    """S-T12: the messages inside are delivered again to a claim that this run does not fetch for."""
+    log, handler = log_of(*"aaaaa"), Slow(fake_clock)
+    source = MemorySource(log, ends=True, clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock)
+    run = consumer.run_batch(handler.batch, size=2) if is_batch else consumer.run(handler)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(run)
+        await fake_clock.advance(1.5)
+        source.lose([P0])
+    report = running.result()
+    assert (report.at_end, report.work_remaining) == (False, True)
+    await finite(log, fake_clock).run(handler)
+    assert {*handler.offsets} == {0, 1, 2, 3, 4}
 
 
 async def test_work_remains_behind_a_blocked_message_and_without_an_end(

@@ -244,7 +244,9 @@ class Engine(Run):
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 
     async def _until_end(self, tasks: list[asyncio.Task[None]]) -> bool:
-        """Return whether the source has ended and every message that is not blocked was handled."""
+        """Return whether the source has ended and every message that is not blocked was handled: none
+        is left to a later claim, which would not be fetched.
+        """
         for task in tasks:
             task.add_done_callback(self._task_ended)
         clock, poller = self.clock, tasks[0]
@@ -258,7 +260,7 @@ class Engine(Run):
             await wait_until(clock, end, self.ending, self.settled)
         if self.error is not None:
             raise self.error
-        return poller.done() and self.workers.is_stuck
+        return poller.done() and self.workers.is_stuck and not self.claims.left_unfinished
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

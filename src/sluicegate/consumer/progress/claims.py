@@ -78,6 +78,8 @@ class Claims:
         self.trouble: str | None = None
         """Why the source cannot deliver, in the source's own words."""
         self.was_assigned = False
+        self.left_unfinished = False
+        """Whether a claim ended before its messages were settled, since this was last reset."""
 
     # -- the host of the source --------------------------------------------------------------------
 
@@ -135,6 +137,7 @@ class Claims:
         mine = self._mine(claims)
         lost = [claim for claim in mine if not claim.is_closing]
         unsettled = [claim for claim in mine if claim.tracker.unfinished]
+        self.left_unfinished |= bool(unsettled)
         for claim in mine:
             claim.end()
             self._reported.discard(claim)
