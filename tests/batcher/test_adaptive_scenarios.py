@@ -248,6 +248,7 @@ def test_the_example_of_a_load_of_ones_own(
     assert drawn in (PICTURES / "my-load.svg").read_text()
 
 
+@pytest.mark.long
 def test_a_picture_is_drawn(program: Any, tmp_path: Path) -> None:
     """The import of matplotlib takes most of its time."""
     pytest.importorskip("matplotlib")
