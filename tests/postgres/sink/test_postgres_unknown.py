@@ -393,6 +393,27 @@ async def test_a_session_that_was_ended_at_rest_is_not_the_items_fault(
             assert len(await db.rows()) == size + 1
 
 
+@pytest.mark.parametrize("count", [2, 300])
+async def test_a_row_that_was_never_sent_is_no_duplicate_of_another_writers(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, count: int
+) -> None:
+    """B-T43: also if it equals the stored row and is sent beside rows whose answer was lost."""
+    async with (
+        database(embedded_postgres.dsn) as db,
+        proxied(db.dsn) as (proxy, through),
+        db.sink(dsn=through) as sink,
+    ):
+        batch = batch_of(words(count))
+        assert await written(sink, words(1, count - 1)) == {}, "another writer's row"
+        proxy.cut_answer = "INSERT" if count < 100 else "COPY"
+        errors = await send(sink, batch.pick(range(count - 1)))
+        assert {type(error) for error in errors.values()} == {UnknownOutcomeError}
+        errors = await send(sink, batch)
+        assert list(errors) == [count - 1]
+        assert sink.classify(errors[count - 1]) is ErrorClass.PERMANENT
+        assert outcomes(batch)[: count - 1] == [Outcome.DUPLICATE] * (count - 1)
+
+
 async def test_a_server_that_is_gone_is_unavailable_and_comes_back(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
