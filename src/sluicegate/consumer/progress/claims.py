@@ -79,7 +79,7 @@ class Claims:
         """Why the source cannot deliver, in the source's own words."""
         self.was_assigned = False
         self.left_unfinished = False
-        """Whether a claim ended before its messages were settled, since this was last reset."""
+        """Whether a claim ended before its messages were settled, behind the end of the source."""
 
     # -- the host of the source --------------------------------------------------------------------
 
@@ -172,6 +172,10 @@ class Claims:
         return [claim for claim in known if self._claims.get(claim.partition) is claim]
 
     # -- the consumer's side -----------------------------------------------------------------------
+
+    def note_source_end(self) -> None:
+        """Note that nothing is fetched any more: until now, what a claim left was fetched again."""
+        self.left_unfinished = False
 
     def __iter__(self) -> Iterator[Claim]:
         return iter(tuple(self._claims.values()))

@@ -108,7 +108,7 @@ class Poller:
                 continue
             fetched = await self._fetch(wanted, min(window.room, self._fetch_max))
             if fetched is None:
-                self._claims.left_unfinished = False  # before, it was fetched again
+                self._claims.note_source_end()
                 return
             self._fetched.extend(fetched)
             self._admit_fetched()
