@@ -12,6 +12,7 @@ White box: every private step of a batcher raises once.
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ from sluicegate.errors import BatcherBroken
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator
     from types import CodeType, FrameType
 
 HOME = Path(sluicegate.__file__).parent
@@ -58,6 +59,15 @@ CALLERS = str(HOME / "batcher")
 NO_STEPS = {"<genexpr>", "_wake_up", "call_soon"}
 """Resumed by a deallocation; the end of a thread's call whose item is accepted; asyncio's own."""
 COUNT = 8
+
+
+@pytest.fixture(autouse=True)
+def _undisturbed() -> Iterator[None]:
+    """No step is a finaliser of what another test has left behind."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 class Fault(Exception):
