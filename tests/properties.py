@@ -7,14 +7,16 @@ given `@pytest.mark.hypothesis`. Without settings of its own, a property has as 
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 FEW, ALL = 40, 200
 
 DEFAULT = "few"
 """The profile of `make test`."""
-settings.register_profile(DEFAULT, max_examples=FEW, deadline=None)
-settings.register_profile("long", max_examples=ALL, deadline=None)
+SLOWLY = [HealthCheck.too_slow]
+"""A loaded machine is no fault of a property."""
+settings.register_profile(DEFAULT, max_examples=FEW, deadline=None, suppress_health_check=SLOWLY)
+settings.register_profile("long", max_examples=ALL, deadline=None, suppress_health_check=SLOWLY)
 
 
 def how_many(few: int, *, long: int) -> int:
