@@ -292,6 +292,7 @@ class AsyncSqlEngine(SqlEngine):
                 return await asyncio.shield(calling)
             except asyncio.CancelledError:  # a driver may ask the server to cancel, and wait for it
                 if not self._connections.cut(owner):
+                    self._connections.cut_connecting(owner)
                     calling.cancel()
                 calling.add_done_callback(_ignore)
                 await asyncio.wait([calling], timeout=close_within(self._close_timeout))
@@ -410,7 +411,7 @@ class SqlConnections:
         return con is not None
 
     def cut_connecting(self, owner: object) -> None:
-        """Break off a call in a thread that has no connection yet: the pool may be testing one, whose
+        """Break off a call that has no connection yet: the pool may be testing one, whose
         peer is silent. Connections without a call are broken, and the call opens no other one; does
         not suspend.
         """
