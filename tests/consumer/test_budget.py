@@ -9,7 +9,7 @@ import pytest
 from consumer_help import P0, Poisoned, Recorder, finite, log_of, records
 
 from sluicegate import ConfigError, Consumer
-from sluicegate.consumer import MemoryLog, MemorySource
+from sluicegate.consumer import Commits, MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from sluicegate import Message
@@ -85,6 +85,23 @@ async def test_work_remains_if_a_claim_is_lost_behind_the_end_of_the_source(
     assert (report.at_end, report.work_remaining) == (False, True)
     await finite(log, fake_clock).run(handler)
     assert {*handler.offsets} == {0, 1, 2, 3, 4}
+
+
+async def test_work_remains_if_a_claim_is_lost_before_its_position_is_stored(
+    fake_clock: FakeClock,
+) -> None:
+    """S-T12: also during the last commit, when every message has been handled."""
+    log = log_of(*"ab")
+    source = MemorySource(log, ends=True, clock=fake_clock)
+    source.script_commit(seconds=2.0)
+    consumer = Consumer(source, commits=Commits(every=60.0), clock=fake_clock)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(consumer.run(handler := Recorder()))
+        await fake_clock.advance(1.0)
+        assert handler.offsets == [0, 1]
+        source.lose([P0])
+    report = running.result()
+    assert (report.positions[P0], report.complete, report.work_remaining) == (0, True, True)
 
 
 async def test_work_remains_behind_a_blocked_message_and_without_an_end(

@@ -213,7 +213,7 @@ def _items(first: int, last: int, size: int = 1) -> list[dict[str, Any]]:
     return [{"id": number, "pad": "x" * size} for number in range(first, last)]
 
 
-@_forms(http)
+@_forms(http, sql_asyncpg)
 async def test_a_sink_continues_on_new_connections_and_ends_within_its_bound(
     request: pytest.FixtureRequest, real_clock: LoopClock, case_of: Any
 ) -> None:

@@ -244,9 +244,7 @@ class Engine(Run):
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 
     async def _until_end(self, tasks: list[asyncio.Task[None]]) -> bool:
-        """Return whether the source has ended and every message that is not blocked was handled: none
-        is left to a later claim, which would not be fetched.
-        """
+        """Return whether the source has ended and every message that is not blocked was handled."""
         for task in tasks:
             task.add_done_callback(self._task_ended)
         clock, poller = self.clock, tasks[0]
@@ -260,7 +258,7 @@ class Engine(Run):
             await wait_until(clock, end, self.ending, self.settled)
         if self.error is not None:
             raise self.error
-        return poller.done() and self.workers.is_stuck and not self.claims.left_unfinished
+        return poller.done() and self.workers.is_stuck
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
@@ -312,6 +310,8 @@ class Engine(Run):
         ran = {message: now - since[message] if message in since else None for message in cut}
         failed = await self._last_commit(until)
         report = self._report(claims, ran, clock.now() - began, failed)
+        if self.claims.left_work or any(claim.has_moved for claim in claims):
+            at_end = False  # nothing is fetched for a later claim
         return say_drained(replace(report, blocked=blocked, at_end=at_end))
 
     async def _last_commit(self, until: float) -> BaseException | None:

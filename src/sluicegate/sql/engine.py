@@ -293,6 +293,7 @@ class AsyncSqlEngine(SqlEngine):
             except asyncio.CancelledError:  # a driver may ask the server to cancel, and wait for it
                 if not self._connections.cut(owner):
                     self._connections.cut_connecting(owner)
+                    calling.add_done_callback(lambda _: self._connections.forget(owner))
                     calling.cancel()
                 calling.add_done_callback(_ignore)
                 await asyncio.wait([calling], timeout=close_within(self._close_timeout))
@@ -329,6 +330,7 @@ class ThreadedSqlEngine(SqlEngine):
                 finally:
                     if not future.done() and not self._connections.cut(owner):
                         self._connections.cut_connecting(owner)
+                        call.add_done_callback(lambda _: self._connections.forget(owner))
             raise
 
     async def close(self) -> None:
@@ -396,7 +398,6 @@ class SqlConnections:
         finally:
             if (used := self._used.pop(owner, None)) is not None:
                 _close(used)
-            self._abandoned.discard(owner)
 
     def _note_open(self, _: object, record: Any) -> None:
         self._open.add(record)
@@ -421,6 +422,10 @@ class SqlConnections:
             driver = record.driver_connection
             if not any(driver is other for other in used):
                 self._break_socket(driver)
+
+    def forget(self, owner: object) -> None:
+        """Drop the note of `cut_connecting`: the call has ended, or never began."""
+        self._abandoned.discard(owner)
 
     def _refuse_abandoned(self, *_: object) -> None:
         if _OWNER.get() in self._abandoned:

@@ -75,7 +75,9 @@ class DrainReport:
     blocked: tuple[BlockedMessage, ...] = ()
     """Messages that were blocked when the drain began; they are delivered again."""
     at_end: bool = False
-    """Whether the source came to its end and every message that was not blocked was handled."""
+    """Whether the source came to its end, every message that was not blocked was handled, and no
+    claim was lost on the way with a position that was not stored.
+    """
 
     @property
     def work_remaining(self) -> bool:

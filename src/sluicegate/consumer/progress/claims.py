@@ -78,8 +78,10 @@ class Claims:
         self.trouble: str | None = None
         """Why the source cannot deliver, in the source's own words."""
         self.was_assigned = False
-        self.left_unfinished = False
-        """Whether a claim ended before its messages were settled, behind the end of the source."""
+        self.left_work = False
+        """Whether a claim ended behind the end of the source with messages that are delivered again:
+        not settled, or lost before their position was stored.
+        """
 
     # -- the host of the source --------------------------------------------------------------------
 
@@ -137,7 +139,8 @@ class Claims:
         mine = self._mine(claims)
         lost = [claim for claim in mine if not claim.is_closing]
         unsettled = [claim for claim in mine if claim.tracker.unfinished]
-        self.left_unfinished |= bool(unsettled)
+        unstored = not self.are_short and any(claim.has_moved for claim in lost)
+        self.left_work |= bool(unsettled) or unstored
         for claim in mine:
             claim.end()
             self._reported.discard(claim)
@@ -175,7 +178,7 @@ class Claims:
 
     def note_source_end(self) -> None:
         """Note that nothing is fetched any more: until now, what a claim left was fetched again."""
-        self.left_unfinished = False
+        self.left_work = False
 
     def __iter__(self) -> Iterator[Claim]:
         return iter(tuple(self._claims.values()))
