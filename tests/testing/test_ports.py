@@ -9,6 +9,7 @@ import socket
 
 import pytest
 
+from sluicegate.testing import EmbeddedUnavailable
 from sluicegate.testing.servers import program
 from sluicegate.testing.servers.program import free_port
 
@@ -17,7 +18,7 @@ def test_a_port_is_reserved_until_its_server_listens(monkeypatch: pytest.MonkeyP
     """Another reservation does not get it; the server does, again and again."""
     port = free_port()
     monkeypatch.setattr(program, "PORTS", [port] * 100)
-    with pytest.raises(program.EmbeddedUnavailable, match="no free port"):
+    with pytest.raises(EmbeddedUnavailable, match="no free port"):
         free_port()
     for _ in range(2):
         with socket.create_server(("127.0.0.1", port)):
