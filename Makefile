@@ -65,7 +65,7 @@ check: $(VENV)/.dev  ## format, lint, types, import rules, docs
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
-	$(BIN)/python -m pytest -q tests/test_layering.py
+	$(BIN)/python -m pytest -q tests/layering/check_rules.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir $(VENV)/site  # with --quiet it passes over warnings
 
 bench: $(VENV)/.dev  ## peers and us, interleaved; rewrites the figures in docs/

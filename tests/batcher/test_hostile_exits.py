@@ -342,10 +342,11 @@ def calls(batcher: BlockingBatcher[int]) -> dict[str, Callable[[], object]]:
     [
         *((call, "block", False) for call in [*ADDING, *OTHERS]),
         *((call, "block", True) for call in OTHERS),
+        *((call, "block", True) for call in ADDING),
         *(
-            (call, overflow, True)
+            pytest.param(call, overflow, True, marks=pytest.mark.long)
             for call in ADDING
-            for overflow in ("block", "drop_oldest", "drop_newest")
+            for overflow in ("drop_oldest", "drop_newest")
         ),
     ],
 )
