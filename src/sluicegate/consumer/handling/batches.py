@@ -237,6 +237,9 @@ class BatchSettler:
             log_safely(logger, logging.ERROR, _MISCOUNTED, self._run.name, error)
         if any(_is_ack(result) for result in results):
             self._succeeded = max(self._succeeded, began)
+        is_plain = len(results) == len(batch) and _PLAIN.issuperset(map(type, results))
+        if is_plain and self._schedule.acknowledge_all(batch):
+            return  # the usual case
         self._settle(batch, sifted.settled | dict(zip(sifted.shown, results, strict=True)))
 
     def settle_error(self, batch: Sequence[Message], sifted: Sifted, error: BaseException) -> None:
@@ -314,6 +317,10 @@ class BatchSettler:
             for message in messages:
                 if message.claim.is_closing:
                     self._settler.leave_first(message)
+
+
+_PLAIN = frozenset({type(None), Ack})
+"""The types of results that only acknowledge."""
 
 
 def _is_ack(result: object) -> TypeGuard[Ack | None]:

@@ -14,8 +14,9 @@ from .keys import alone
 from .schedule import Broken, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
+    from ..._core.order.lanes import Lanes
     from ..._core.source import SourceRecord
     from ..progress.claim import Claim
     from .held import ParkedKey
@@ -67,6 +68,9 @@ class ArrivalSchedule(Schedule):
             claim.attempts.pop(message.index, None)
         self.window.release(message.size)
         return True
+
+    def _end_turns(self, batch: Sequence[Message], scopes: Iterable[Lanes[Message]]) -> None:
+        """Do nothing: no message waits for another one."""
 
     # -- parked keys -------------------------------------------------------------------------------
 

@@ -20,15 +20,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from ..._core.order.lanes import Lanes
     from .message import Message
 
 
-LaneId: TypeAlias = "tuple[int, Hashable]"
+LaneId: TypeAlias = "tuple[Lanes[Any], Hashable]"
 Group: TypeAlias = "LaneId | int"
 
 OnMismatch = Literal["terminate", "retry"]
@@ -47,14 +48,24 @@ class OpenBatch:
         self.since = since
         self.messages: list[Message] = []
         self.bytes = 0
-        self.per_lane: dict[LaneId, int] = {}
+        self.per_lane: dict[Lanes[Any], dict[Hashable, int]] = {}
+        """Number of messages by key, in each scope."""
         self.is_sealed = False
 
-    def add(self, lane: LaneId, message: Message) -> None:
-        """Append a message."""
+    def add(self, message: Message) -> None:
+        """Append a message. The hot path: once per message."""
         self.messages.append(message)
         self.bytes += message.size
-        self.per_lane[lane] = self.per_lane.get(lane, 0) + 1
+        lanes, key = message.claim.lanes, message.lane_key
+        keys = self.per_lane.get(lanes)
+        if keys is None:
+            keys = self.per_lane[lanes] = {}
+        keys[key] = keys.get(key, 0) + 1
+
+    def count(self, message: Message) -> int:
+        """Return the number of messages of this one's lane."""
+        keys = self.per_lane.get(message.claim.lanes)
+        return 0 if keys is None else keys.get(message.lane_key, 0)
 
     def seal(self) -> None:
         """Accept no more messages."""
@@ -64,16 +75,18 @@ class OpenBatch:
         """Remove messages; return which of them were the last of their lanes in this batch."""
         gone = [message for message in self.messages if is_dead(message)]
         self.messages = [message for message in self.messages if not is_dead(message)]
-        heads: dict[LaneId, Message] = {}
+        heads: list[Message] = []
+        others: list[Message] = []
         for message in gone:
-            lane = lane_of(message)
-            self.per_lane[lane] -= 1
+            keys = self.per_lane[message.claim.lanes]
+            keys[message.lane_key] -= 1
             self.bytes -= message.size
-            if not self.per_lane[lane]:
-                del self.per_lane[lane]
-                heads[lane] = message
-        last = set(heads.values())
-        return Unformed(list(heads.values()), [each for each in gone if each not in last])
+            if keys[message.lane_key]:
+                others.append(message)
+            else:
+                del keys[message.lane_key]
+                heads.append(message)
+        return Unformed(heads, others)
 
 
 class Unformed(NamedTuple):
@@ -113,13 +126,11 @@ class BatchFormer:
         """Let all ready messages join batches; return whether `next_due` has changed."""
         ready, before = self._ready, self._oldest
         while ready:
-            message = ready.popleft()
-            self._begin(message, lane_of(message), now)
+            self._begin(ready.popleft(), now)
         for message in self._followed:
-            lane = lane_of(message)
-            batch = self._open.get(lane if self._limits.one_lane else 0)
-            if batch is not None and lane in batch.per_lane:
-                self._pull(batch, lane, message)
+            batch = self._open.get(lane_of(message) if self._limits.one_lane else 0)
+            if batch is not None and batch.count(message):
+                self._pull(batch, message)
         self._followed.clear()
         for batch in self._suspects:
             if not batch.is_sealed:
@@ -201,43 +212,44 @@ class BatchFormer:
     def _oldest(self) -> OpenBatch | None:
         return next(iter(self._open.values()), None)
 
-    def _begin(self, message: Message, lane: LaneId, now: float) -> None:
-        """Begin a key's turn in a batch."""
-        limit = limit_of(message)
-        group = lane if self._limits.one_lane else limit
+    def _begin(self, message: Message, now: float) -> None:
+        """Begin a key's turn in a batch. The hot path: once per key and batch."""
+        limits, claim, size = self._limits, message.claim, message.size
+        limit = limit_of(message) if claim.attempts or message.index < 0 else 0
+        group = lane_of(message) if limits.one_lane else limit
         batch = self._open.get(group)
-        if batch is not None and not self._fits(batch, message):
+        if batch is not None and batch.bytes + size > limits.max_bytes:
             self._seal(batch)
             batch = None
         if batch is None:
             batch = self._open[group] = OpenBatch(group, limit, now)
             if limit:
                 self._suspects.append(batch)
-        self._add(batch, lane, message)
-        if message.claim.lanes.waiting:
-            self._pull(batch, lane, message)
+        batch.add(message)
+        if len(batch.messages) >= (limit or limits.size) or batch.bytes >= limits.max_bytes:
+            self._seal(batch)
+        elif message.lane_key in claim.lanes.waiting_lanes:
+            self._pull(batch, message)
 
-    def _pull(self, batch: OpenBatch, lane: LaneId, member: Message) -> None:
+    def _pull(self, batch: OpenBatch, member: Message) -> None:
         """Add the messages behind those of a batch, in the order of their key."""
-        lanes, most = member.claim.lanes, self._limits.max_per_key
-        while not batch.is_sealed and batch.per_lane[lane] < most:
-            following = lanes.first(member.lane_key)
-            if following is None or limit_of(following) != batch.limit:
+        limits, lanes, key = self._limits, member.claim.lanes, member.lane_key
+        room = limits.max_per_key - batch.count(member)
+        while room > 0 and not batch.is_sealed:
+            following = lanes.first(key)
+            if following is None:
                 return
-            if not self._fits(batch, following):
+            limit = limit_of(following) if following.claim.attempts or following.index < 0 else 0
+            if limit != batch.limit:
+                return
+            if batch.bytes + following.size > limits.max_bytes:
                 self._seal(batch)
                 return
-            lanes.next(member.lane_key)
-            self._add(batch, lane, following)
-
-    def _fits(self, batch: OpenBatch, message: Message) -> bool:
-        return batch.bytes + message.size <= self._limits.max_bytes
-
-    def _add(self, batch: OpenBatch, lane: LaneId, message: Message) -> None:
-        batch.add(lane, message)
-        most = batch.limit or self._limits.size
-        if len(batch.messages) >= most or batch.bytes >= self._limits.max_bytes:
-            self._seal(batch)
+            lanes.next(key)
+            batch.add(following)
+            room -= 1
+            if len(batch.messages) >= (limit or limits.size) or batch.bytes >= limits.max_bytes:
+                self._seal(batch)
 
     def _seal(self, batch: OpenBatch) -> None:
         batch.seal()
@@ -247,7 +259,7 @@ class BatchFormer:
 
 def lane_of(message: Message) -> LaneId:
     """Return a lane's identity: equal keys of two scopes are two lanes."""
-    return id(message.claim.lanes), message.lane_key
+    return message.claim.lanes, message.lane_key
 
 
 def limit_of(message: Message) -> int:

@@ -244,6 +244,36 @@ class Schedule:
         self.window.release(message.size)
         return True
 
+    def acknowledge_all(self, batch: Sequence[Message]) -> bool:
+        """As `acknowledge`, for all messages of the turns of their keys.
+
+        Returns false, and changes nothing, if one of them is settled or its claim has ended.
+        """
+        settled: dict[Claim, list[int]] = {}
+        for claim in {message.claim for message in batch}:
+            indices = [message.index for message in batch if message.claim is claim]
+            if claim.is_closed or not claim.tracker.are_unfinished(indices):
+                return False
+            settled[claim] = indices
+        for claim, indices in settled.items():
+            claim.tracker.done_all(indices)
+            if claim.attempts:
+                for index in indices:
+                    claim.attempts.pop(index, None)
+        self._end_turns(batch, {claim.lanes for claim in settled})
+        self.window.release_all(len(batch), sum([message.size for message in batch]))
+        return True
+
+    def _end_turns(self, batch: Sequence[Message], scopes: Iterable[Lanes[Message]]) -> None:
+        """Free the keys of messages for the next messages of their lanes."""
+        for lanes in scopes:
+            keys = [message.lane_key for message in batch if message.claim.lanes is lanes]
+            following, held = lanes.leave_all(keys)
+            self.ready += following
+            if self.completed:
+                for key in held:
+                    self.completed.go_on(lanes, key)
+
     def finish(self, message: Message) -> None:
         """Free the key and the place of a message that is settled, or left to a later claim."""
         completed = self.completed

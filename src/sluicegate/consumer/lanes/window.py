@@ -95,6 +95,11 @@ class Window:
         self.released += 1
         self.bytes -= size
 
+    def release_all(self, messages: int, size: int) -> None:
+        """As `release`, for several messages with a total of `size` bytes."""
+        self.released += messages
+        self.bytes -= size
+
     def fits(self, size: int) -> bool:
         """Return whether one more message of `size` bytes may be taken."""
         if not self.messages:

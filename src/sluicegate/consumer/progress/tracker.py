@@ -24,7 +24,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 _UNTOLD = re.compile(b"\x01+")
@@ -116,6 +116,17 @@ class Tracker:
             bits[at] = 1
             return True
         return False
+
+    def are_unfinished(self, indices: Sequence[int]) -> bool:
+        """Whether none of these records is settled. Raises `IndexError` like `is_done`."""
+        bits, base = self.bits, self.base
+        return min(indices) >= base and not any(bits[index - base] for index in indices)
+
+    def done_all(self, indices: Iterable[int]) -> None:
+        """Settle records that are unfinished."""
+        bits, base = self.bits, self.base
+        for index in indices:
+            bits[index - base] = 1
 
     def is_done(self, index: int) -> bool:
         """Whether a record is settled. Raises `IndexError` for one that was never delivered."""
