@@ -16,6 +16,7 @@ from sluicegate.consumer import (
     InFlight,
     MemoryLog,
     MemorySource,
+    Nak,
     Position,
     Skip,
     decode,
@@ -418,3 +419,71 @@ async def test_a_bound_per_key_of_the_consumer_holds_no_batch_up(fake_clock: Fak
     report = await consumer.run_batch(handler, size=20, max_wait=None, max_per_key=3)
     assert report.counts.acked == 50
     assert max(map(len, handler.batches)) == 3
+
+
+async def test_a_batch_that_ends_after_its_partition_was_lost_counts_as_stale(
+    fake_clock: FakeClock,
+) -> None:
+    """As a single message does; it is handled again, and the other partition's is acknowledged."""
+    log = log_of("a", "b")
+    log.produce("t", b"c", partition=P1.partition)
+    source = MemorySource(log, clock=fake_clock)
+    handled: list[list[int]] = []
+
+    async def handle(batch: list[Message]) -> None:
+        await fake_clock.sleep(1.0)
+        handled.append(sorted(message.offset for message in batch))
+
+    consumer = Consumer(source, clock=fake_clock)
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run_batch(handle, size=3))
+        await fake_clock.advance(0.5)
+        source.lose([P0])
+        source.assign([P0])
+        await fake_clock.advance(10.0)
+        consumer.stop()
+        report = await run
+    assert handled == [[0, 0, 1], [0, 1]]
+    assert (report.counts.acked, report.counts.stale) == (3, 2)
+    assert (log.positions[P0], log.positions[P1]) == (Position(2), Position(1))
+
+
+async def test_the_failures_of_a_message_are_forgotten_with_its_success(
+    fake_clock: FakeClock,
+) -> None:
+    def answer(batch: list[Message]) -> object:
+        return [Nak(1.0) if handler.calls_with(0) == 1 else None for _ in batch]
+
+    handler = Batches(answer)
+    await finite(log_of(*"abc"), fake_clock).run_batch(handler)
+    assert handler.attempts == [[1, 1, 1], [2, 2, 2]]
+    assert [message.attempt for message in handler.batches[0]] == [1, 1, 1]
+
+
+async def test_the_end_of_a_batch_frees_its_keys_in_their_own_partitions_alone(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/O10: an equal key of another partition, in a batch that still runs, stays taken."""
+    log = log_of("k", "a")
+    log.add_partition(P1)
+    began: list[tuple[float, list[int]]] = []
+
+    async def handle(batch: list[Message]) -> None:
+        began.append((fake_clock.now(), [message.offset for message in batch]))
+        await fake_clock.sleep(3.0 if len(began) == 1 else 1.0)
+
+    consumer = endless(log, fake_clock, concurrency=3)
+    running = asyncio.create_task(consumer.run_batch(handle, size=2, max_wait=0.1))
+    await fake_clock.advance(0.5)
+    log.produce("t", b"", key="k", partition=P1.partition)
+    log.produce("t", b"", key="b")
+    await fake_clock.advance(1.5)
+    log.produce("t", b"", key="k")
+    await fake_clock.advance(5.0)
+    consumer.stop()
+    await running
+    assert [(at, sorted(offsets)) for at, offsets in began] == [
+        (0.0, [0, 1]),
+        (0.5, [0, 2]),
+        (pytest.approx(3.1), [3]),
+    ]

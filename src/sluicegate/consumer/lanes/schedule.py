@@ -268,11 +268,8 @@ class Schedule:
         """Free the keys of messages for the next messages of their lanes."""
         for lanes in scopes:
             keys = [message.lane_key for message in batch if message.claim.lanes is lanes]
-            following, held = lanes.leave_all(keys)
+            following, _held = lanes.leave_all(keys)
             self.ready += following
-            if self.completed:
-                for key in held:
-                    self.completed.go_on(lanes, key)
 
     def finish(self, message: Message) -> None:
         """Free the key and the place of a message that is settled, or left to a later claim."""
