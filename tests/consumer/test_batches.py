@@ -11,12 +11,11 @@ import pytest
 from batch_help import Batches
 from consumer_help import P0, P1, Recorder, finite, log_of, records
 
-from sluicegate import ConfigError, Consumer
+from sluicegate import ConfigError, Consumer, Nak
 from sluicegate.consumer import (
     InFlight,
     MemoryLog,
     MemorySource,
-    Nak,
     Position,
     Skip,
     decode,
