@@ -211,7 +211,7 @@ def a_failed_message_gives_its_key_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant(".*was committed when its claim began", batch=None, concurrency=8)
 def the_map_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records settled beyond the position are repeated after a restart."""
-    monkeypatch.setattr(Claim, "_replay", lambda self, start: Replayed([]))
+    monkeypatch.setattr(Claim, "_replay", lambda self, start, foreign_map: Replayed([]))
 
 
 @mutant("started|committed past|a key runs twice|.*overtook", batch=None)

@@ -98,16 +98,18 @@ async def test_a_reader_continues_on_new_connections_and_ends_within_its_bound(
 PROGRAM = """
 import asyncio, sys
 import sluicegate
+from sluicegate.consumer import Commits
 from sluicegate.kafka import ConfluentKafkaSource
 
 topic, bootstrap = sys.argv[1:]
 source = ConfluentKafkaSource(topic, bootstrap=bootstrap, group=topic)
+commits = Commits(every=0.2)
 
 async def handle(_):
     print("handled", flush=True)
 
 async def main():
-    async with sluicegate.Consumer(source, name="silent", drain=0.3, commit_every=0.2) as consumer:
+    async with sluicegate.Consumer(source, name="silent", drain=0.3, commits=commits) as consumer:
         await consumer.run(handle)
 
 sluicegate.run(main())

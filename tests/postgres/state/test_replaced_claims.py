@@ -23,7 +23,7 @@ from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Commits, MemoryLog, MemorySource, Record
 from sluicegate.consumer.jobs import event_run
 from sluicegate.errors import PositionLost
-from sluicegate.kafka import KafkaRecord, KafkaSink
+from sluicegate.kafka import KafkaAccess, KafkaRecord, KafkaSink
 from sluicegate.postgres import PostgresStreamSource
 
 if TYPE_CHECKING:
@@ -181,9 +181,10 @@ async def test_a_transaction_that_takes_longer_than_the_broker_allows(
 
     made.handle = handle  # type: ignore[method-assign]
     async with proxied(broker) as proxy:
-        options: dict[str, Any] = {"request_timeout": 40.0, "transaction_timeout": 1.0}
+        access = KafkaAccess(proxy.bootstrap, request_timeout=40.0)
+        options: dict[str, Any] = {"bootstrap": access, "transaction_timeout": 1.0}
         async with (
-            made.running(bootstrap=proxy.bootstrap, commit_timeout=40.0, **options) as consumer,
+            made.running(commit_timeout=40.0, **options) as consumer,
             asyncio.timeout(90.0),
         ):
             while not consumer.ready:
@@ -233,8 +234,11 @@ async def test_a_start_whose_commit_has_no_answer(broker: EmbeddedKafka, directi
     await fill(broker, made.topic, 5)
     async with proxied(broker) as proxy:
         gate = proxy.hold(Api.END_TRANSACTION, direction)
-        options: dict[str, Any] = {"bootstrap": proxy.bootstrap, "request_timeout": 0.3}
-        async with made.running(start="latest", **options) as consumer, asyncio.timeout(30.0):
+        access = KafkaAccess(proxy.bootstrap, request_timeout=0.3)
+        async with (
+            made.running(start="latest", bootstrap=access) as consumer,
+            asyncio.timeout(30.0),
+        ):
             while "last try failed" not in str(consumer.explain()):
                 await CLOCK.sleep(0.01)
             gate.cut()
