@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 from .harness import CaseUnavailableError
-from .pages import DOCS, PLOTS
+from .pages import ROOT, place_of
 from .programs import hot_path
 
 NAME = "flame"
 QUICK_ITEMS = hot_path.ROUND
 ITEMS = 100 * QUICK_ITEMS
-TARGET = DOCS / PLOTS / f"{NAME}.svg"
+TARGET = ROOT / place_of(NAME)
 RATE = 250
 """Samples per second. More samples would slow down the profiled program."""
 PATIENCE = 300.0

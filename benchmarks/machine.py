@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import sluicegate
 
@@ -37,8 +39,9 @@ LIBRARIES = (
 
 
 def describe() -> str:
-    """Describe it in one line: system, cores, Python, libraries."""
+    """Describe it in one line: revision, system, cores, Python, libraries."""
     parts = [
+        f"revision {_revision()}",
         f"{platform.system()} {platform.machine()}",
         f"{os.cpu_count()} cores",
         f"{platform.python_implementation()} {platform.python_version()}",
@@ -53,3 +56,14 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def _revision() -> str:
+    """Return the short hash of the checkout, with a mark if something is not committed."""
+    here = Path(__file__).parent
+    command = ["git", "describe", "--always", "--dirty=+"]
+    try:
+        done = subprocess.run(command, cwd=here, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()

@@ -1,15 +1,18 @@
-"""The docs page and its plots: the text is written by hand, and this module writes the figures
-between two marks.
+"""The pages and their plots: the text is written by hand, and this module writes the figures
+between two marks. All figures are in `benchmarks/README.md`; the page for users tells some of the
+goals' figures, written by the same run.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import plots
+from .goals.users import told
 from .tables import for_markdown, ruled
 
 if TYPE_CHECKING:
@@ -18,43 +21,49 @@ if TYPE_CHECKING:
     from .goals.judging import GoalTable
     from .harness import Results
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 100
-PAGE = Path("explanation/benchmarks.md")
-PLOTS = Path("assets/benchmarks")
+PAGE = Path("benchmarks/README.md")
+FOR_USERS = Path("docs/explanation/benchmarks.md")
+PLOTS = Path("benchmarks/plots")
+SHOWN = Path("docs/assets/benchmarks")
+FOR_USERS_TOO = frozenset({"accept", "postgres", "spark"})
+"""The cases whose plots are on the page for users."""
 
 
-def write_page(results: Results, machine: str, docs: Path = DOCS) -> Path:
+def write_page(results: Results, machine: str, root: Path = ROOT) -> Path:
     """Replace a case's figures in the page. Raises `LookupError` if the page has no marks for the
     case.
     """
-    return write_between_marks(results.case.name, _figures(results, machine), docs)
+    return write_between_marks(results.case.name, _figures(results, machine), root)
 
 
 def write_goals(
-    table: GoalTable, found: Mapping[str, Results], machine: str, docs: Path = DOCS
+    table: GoalTable, found: Mapping[str, Results], machine: str, root: Path = ROOT
 ) -> Path:
-    """Replace a table of goals in the page."""
+    """Replace a table of goals, and what the page for users tells of it."""
     rounds = min(results.rounds for results in found.values())
     rows = "\n".join(ruled(table.rows(found)))
-    return write_between_marks(table.marks, f"\n{machine}; {rounds} rounds.\n\n{rows}\n\n", docs)
+    for marks, sentence in told(table, found).items():
+        write_between_marks(marks, f"\n{sentence}\n\n", root, FOR_USERS)
+    return write_between_marks(table.marks, f"\n{machine}; {rounds} rounds.\n\n{rows}\n\n", root)
 
 
-def write_between_marks(name: str, figures: str, docs: Path = DOCS) -> Path:
+def write_between_marks(name: str, figures: str, root: Path = ROOT, page: Path = PAGE) -> Path:
     """Replace the text between the marks of `name`. Raises `LookupError` without marks."""
-    page = docs / PAGE
+    path = root / page
     marks = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)
     text, count = marks.subn(
         lambda match: match[1] + "\n".join(map(_wrapped, figures.split("\n"))) + match[2],
-        page.read_text(),
+        path.read_text(),
     )
     if count != 1:
         raise LookupError(
-            f"{PAGE} must hold the marks '<!-- figures: {name} -->' and '<!-- end: {name} -->' "
+            f"{page} must hold the marks '<!-- figures: {name} -->' and '<!-- end: {name} -->' "
             f"once, not {count} times"
         )
-    page.write_text(text)
-    return page
+    path.write_text(text)
+    return path
 
 
 def _wrapped(line: str) -> str:
@@ -75,11 +84,20 @@ def _figures(results: Results, machine: str) -> str:
         else f"{results.rounds} rounds"
     )
     figures = f"\n{machine}; {amount}.\n\n{for_markdown(results)}\n\n"
-    picture = f"![{case.title}](../{PLOTS.as_posix()}/{case.name}.svg)"
+    picture = f"![{case.title}]({_from_page(case.name)})"
     return f"{figures}{picture}\n\n" if case.is_drawn else figures
 
 
-def write_plot(results: Results, docs: Path = DOCS) -> Path:
+def place_of(name: str) -> Path:
+    """Return where the plot of a case is."""
+    return (SHOWN if name in FOR_USERS_TOO else PLOTS) / f"{name}.svg"
+
+
+def _from_page(name: str) -> str:
+    return Path(os.path.relpath(place_of(name), PAGE.parent)).as_posix()
+
+
+def write_plot(results: Results, root: Path = ROOT) -> Path:
     """Draw a case. Equal results give equal files."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -102,7 +120,7 @@ def write_plot(results: Results, docs: Path = DOCS) -> Path:
             plots.groups(axes, results)
         axes.spines[["top", "right"]].set_visible(False)
         axes.set_title(results.case.title, loc="left")
-        target = docs / PLOTS / f"{results.case.name}.svg"
+        target = root / place_of(results.case.name)
         target.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
     target.write_text("\n".join(line.rstrip() for line in target.read_text().splitlines()) + "\n")

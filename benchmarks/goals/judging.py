@@ -90,10 +90,15 @@ def _row(goal: Goal, found: Found, columns: Sequence[str]) -> list[str]:
 def _cell(goal: Goal, judged: Judged | None) -> str:
     if judged is None:
         return "not measured"
+    verdict = "**missed**" if not judged.met else "met, ambitious" if judged.ambitious else "met"
+    return f"{figure_of(goal, judged)}: {verdict}"
+
+
+def figure_of(goal: Goal, judged: Judged) -> str:
+    """Format the median and the spread."""
     spread = judged.spread
     digits = 2 if goal.unit == " x" else 0
-    verdict = "**missed**" if not judged.met else "met, ambitious" if judged.ambitious else "met"
     return (
         f"{spread.median:.{digits}f}{goal.unit} "
-        f"({spread.least:.{digits}f} to {spread.most:.{digits}f}): {verdict}"
+        f"({spread.least:.{digits}f} to {spread.most:.{digits}f})"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ from benchmarks.cases import CASES
 from benchmarks.cases import consumer as consumer_case
 from benchmarks.cases.kafka import sink, source
 from benchmarks.cases.work import IMPORTS_CASE, WORK_CASE, line_of
-from benchmarks.goals import TABLES, batcher, consumer, kafka, kafka_sink
+from benchmarks.goals import TABLES, batcher, consumer, kafka, kafka_sink, users
 from benchmarks.goals.batcher import GOALS, added, faster, interpreters, times
 from benchmarks.goals.judging import Goal, GoalTable
 from benchmarks.goals.ratios import as_fast, clocks
@@ -154,9 +155,30 @@ def test_a_ratio_is_judged_by_either_clock() -> None:
 
 @pytest.mark.parametrize("goals", TABLES, ids=[goals.name for goals in TABLES])
 def test_the_page_has_a_place_for_the_goals(goals: GoalTable) -> None:
-    text = (pages.DOCS / pages.PAGE).read_text()
+    text = (pages.ROOT / pages.PAGE).read_text()
     assert text.count(f"<!-- figures: {goals.marks} -->") == 1
     assert text.count(f"<!-- end: {goals.marks} -->") == 1
+
+
+def test_the_page_for_users_tells_goals_that_exist_each_in_its_place() -> None:
+    text = (pages.ROOT / pages.FOR_USERS).read_text()
+    works = {(table.name, goal.work) for table in TABLES for goal in table.goals}
+    told = {(table, work) for table, sentences in users.TOLD.items() for work in sentences}
+    assert told <= works
+    places = [f"<!-- figures: {users.marks_of(*each)} -->" for each in told]
+    assert sorted(re.findall(r"<!-- figures: .* -->", text)) == sorted(places)
+
+
+def test_what_users_are_told_is_written_by_the_run_that_judges_the_goals(tmp_path: Path) -> None:
+    goals = table_of(Goal("`add`, batches of 500, against the skeleton", times("ours", "peer"), 3))
+    for page, marks in ((pages.PAGE, goals.marks), (pages.FOR_USERS, "told-batcher-1")):
+        path = tmp_path / page
+        path.parent.mkdir(parents=True)
+        path.write_text(f"<!-- figures: {marks} -->\nstale\n<!-- end: {marks} -->\n")
+    pages.write_goals(goals, {WORK_CASE.name: SOME}, "a machine", tmp_path)
+    told = " ".join((tmp_path / pages.FOR_USERS).read_text().split())
+    assert "takes 3.00 times (2.00 to 9.00; Python 3.11.7) the processor time of" in told
+    assert "stale" not in told
 
 
 @pytest.mark.parametrize("goals", TABLES, ids=[goals.name for goals in TABLES])
