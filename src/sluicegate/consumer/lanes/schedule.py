@@ -250,7 +250,7 @@ class Schedule:
         Returns false, and changes nothing, if one of them is settled or its claim has ended.
         """
         settled: dict[Claim, list[int]] = {}
-        for claim in {message.claim for message in batch}:
+        for claim in dict.fromkeys([message.claim for message in batch]):  # in a fixed order
             indices = [message.index for message in batch if message.claim is claim]
             if claim.is_closed or not claim.tracker.are_unfinished(indices):
                 return False
@@ -260,7 +260,7 @@ class Schedule:
             if claim.attempts:
                 for index in indices:
                     claim.attempts.pop(index, None)
-        self._end_turns(batch, {claim.lanes for claim in settled})
+        self._end_turns(batch, dict.fromkeys([claim.lanes for claim in settled]))
         self.window.release_all(len(batch), sum([message.size for message in batch]))
         return True
 
