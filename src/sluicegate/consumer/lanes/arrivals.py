@@ -14,9 +14,8 @@ from .keys import alone
 from .schedule import Broken, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Hashable, Sequence
 
-    from ..._core.order.lanes import Lanes
     from ..._core.source import SourceRecord
     from ..progress.claim import Claim
     from .held import ParkedKey
@@ -69,7 +68,7 @@ class ArrivalSchedule(Schedule):
         self.window.release(message.size)
         return True
 
-    def _end_turns(self, batch: Sequence[Message], scopes: Iterable[Lanes[Message]]) -> None:
+    def _end_turns(self, batch: Sequence[Message]) -> None:
         """Do nothing: no message waits for another one."""
 
     # -- parked keys -------------------------------------------------------------------------------

@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from heapq import heappop, heappush
 from itertools import count
 from math import inf, isnan
@@ -249,26 +249,28 @@ class Schedule:
 
         Returns false, and changes nothing, if one of them is settled or its claim has ended.
         """
-        settled: dict[Claim, list[int]] = {}
-        for claim in dict.fromkeys([message.claim for message in batch]):  # in a fixed order
-            indices = [message.index for message in batch if message.claim is claim]
+        settled: defaultdict[Claim, list[int]] = defaultdict(list)
+        for message in batch:
+            settled[message.claim].append(message.index)
+        for claim, indices in settled.items():
             if claim.is_closed or not claim.tracker.are_unfinished(indices):
                 return False
-            settled[claim] = indices
         for claim, indices in settled.items():
             claim.tracker.done_all(indices)
             if claim.attempts:
                 for index in indices:
                     claim.attempts.pop(index, None)
-        self._end_turns(batch, dict.fromkeys([claim.lanes for claim in settled]))
+        self._end_turns(batch)
         self.window.release_all(len(batch), sum([message.size for message in batch]))
         return True
 
-    def _end_turns(self, batch: Sequence[Message], scopes: Iterable[Lanes[Message]]) -> None:
+    def _end_turns(self, batch: Sequence[Message]) -> None:
         """Free the keys of messages for the next messages of their lanes."""
-        for lanes in scopes:
-            keys = [message.lane_key for message in batch if message.claim.lanes is lanes]
-            following, _held = lanes.leave_all(keys)
+        keys: defaultdict[Lanes[Message], list[Hashable]] = defaultdict(list)
+        for message in batch:
+            keys[message.claim.lanes].append(message.lane_key)
+        for lanes, ended in keys.items():
+            following, _held = lanes.leave_all(ended)
             self.ready += following
 
     def finish(self, message: Message) -> None:
