@@ -24,7 +24,7 @@ from tests.files.file_help import lines, room, written
 
 from sluicegate import RefusedError, UnknownOutcomeError
 from sluicegate.files import FileSink
-from sluicegate.files.append import cut
+from sluicegate.files.append import append, cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -302,6 +302,29 @@ async def test_lines_in_a_file_that_is_removed_while_they_are_written_go_to_a_ne
             assert await written(sink, ["x"]) == {}
     assert removed == [b'"x"\n']
     assert lines(path) == ["x"]
+
+
+def test_no_rest_of_a_chunk_is_written_into_an_emptied_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash after such a write would leave a partial line."""
+    path, really = tmp_path / "a", os.write
+    written_pieces: list[bytes] = []
+
+    def write(file: int, piece: memoryview) -> int:
+        written_pieces.append(bytes(piece[:3]))
+        count = really(file, piece[:3])
+        os.truncate(path, 0)
+        return count
+
+    file = os.open(path, os.O_APPEND | os.O_CREAT | os.O_RDWR)
+    try:
+        monkeypatch.setattr(os, "write", write)
+        assert append(file, b"abcdef\n", 0) is None
+    finally:
+        os.close(file)
+    assert written_pieces == [b"abc"]
+    assert path.read_bytes() == b""
 
 
 def test_nuls_of_a_truncation_while_a_piece_is_taken_back_are_cut_off(
