@@ -1,6 +1,4 @@
-"""Every workload under every installed Python, with this checkout and with the revision at which
-the goals were set. Each combination has one process for all rounds.
-"""
+"""Every workload under every installed Python. Each has one process for all rounds."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..harness import NS_PER_ITEM, Case, Unit, placed
-from ..revisions import UnknownRevisionError, sources_of
 from ..stopwatch import Clock
 from ..workers import SOURCES, Worker, WorkloadRefusedError
 from ..workloads import BARE, IMPORT, IMPORTS, WORKLOADS
@@ -17,13 +14,10 @@ from .interpreters import interpreters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from ..harness import Contender
     from ..stopwatch import Took
 
-BEFORE = "99c0725"
-"""The revision at which the goals were set."""
 FULL = 200_000
 """Items at which every workload has its full number."""
 ITEMS = FULL // 4
@@ -32,29 +26,18 @@ MS_EACH = Unit("ms", 1e3)
 STARTS = (BARE, IMPORT)
 
 
-def line_of(version: str, *, before: bool = False) -> str:
+def line_of(version: str) -> str:
     """Return the name of an interpreter's column."""
-    return f"Python {version}, before" if before else f"Python {version}"
-
-
-def is_before(line: str) -> bool:
-    """Return whether a column is that of the earlier revision."""
-    return line.endswith(", before")
+    return f"Python {version}"
 
 
 @contextlib.contextmanager
 def _workers() -> Iterator[Mapping[str, Worker]]:
     """Start a worker for each column."""
     with contextlib.ExitStack() as opened:
-        versions: dict[bool, Path] = {False: SOURCES}
-        with contextlib.suppress(UnknownRevisionError):  # an archive without history
-            versions[True] = opened.enter_context(sources_of(BEFORE))
         yield {
-            line_of(version, before=before): opened.enter_context(
-                Worker(sources, executable=executable)
-            )
+            line_of(version): opened.enter_context(Worker(SOURCES, executable=executable))
             for version, executable in interpreters().items()
-            for before, sources in versions.items()
         }
 
 
@@ -70,7 +53,7 @@ def _prepare(
                     line,
                     name,
                     partial(_take, worker, name, share),
-                    ours=WORKLOADS[name].ours and not is_before(line),
+                    ours=WORKLOADS[name].ours,
                     items=WORKLOADS[name].count(share),
                 )
                 for name in names

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..cases.work import CASES, is_before, line_of
+from ..cases.work import CASES, line_of
 from ..harness import name_of
 from ..workloads import (
     ADD,
     BARE,
     DECORATED,
     FIVE_TENANTS,
-    GATHER,
     IMPORT,
     MANY_KEYS,
-    RETRIES,
     SIZES,
-    SUBMIT,
     add_of,
     skeleton_of,
 )
@@ -39,18 +36,6 @@ def times(work: str, peer: str, scale: float = 1.0) -> Measure:
     return measure
 
 
-def faster(work: str) -> Measure:
-    """Compute the speed relative to the earlier revision, round by round."""
-
-    def measure(found: Found, version: str) -> list[float]:
-        figures = _figures(found)
-        now = figures[name_of(line_of(version), work)]
-        before = figures[name_of(line_of(version, before=True), work)]
-        return [old / new for old, new in zip(before, now, strict=True)]
-
-    return measure
-
-
 def added(work: str, base: str) -> Measure:
     """Compute the time in excess of `base`, round by round, in the case's unit."""
 
@@ -65,7 +50,7 @@ def added(work: str, base: str) -> Measure:
 def interpreters(found: Found) -> Sequence[tuple[str, str]]:
     """Return a column for each interpreter."""
     lines = dict.fromkeys(line for results in found.values() for line in results.lines)
-    versions = [line.removeprefix("Python ") for line in lines if not is_before(line)]
+    versions = [line.removeprefix("Python ") for line in lines]
     return [(version, line_of(version)) for version in versions]
 
 
@@ -88,8 +73,6 @@ GOALS = (
             SIZES, (2.5, 2.5, 2.0, 1.5), (2.0, 2.0, 1.7, 1.3), strict=True
         )
     ),
-    Goal("`submit`, batches of 500, against before", faster(SUBMIT), 1.7, 2.0, at_least=True),
-    Goal("the same, receipts kept and gathered", faster(GATHER), 1.7, 2.0, at_least=True),
     Goal("five tenants, against plain `add`", times(FIVE_TENANTS, ADD), 2.5, 2.0),
     Goal(
         f"1,000 keys, per item, where plain `add` takes {PLAIN:g} ns",
@@ -99,9 +82,6 @@ GOALS = (
         " ns",
     ),
     Goal("four decorators, added per item", added(DECORATED, ADD), 80, 60, " ns"),
-    Goal(
-        "`Retry`, 500 items failing twice, against before", faster(RETRIES), 3.5, 6, at_least=True
-    ),
     Goal("`import sluicegate`, above a bare interpreter", added(IMPORT, BARE), 170, 120, " ms"),
 )
 
