@@ -41,6 +41,31 @@ async def test_many_rows_are_split_below_the_limits(table: SqlTable) -> None:
     assert await table.looked() == rows
 
 
+async def test_a_statement_has_at_most_as_many_parameters_as_the_library_takes(
+    tmp_path: Path,
+) -> None:
+    """batcher/B37: SQLite's limit may have been compiled in, or set for a connection."""
+    table = SqlTable(f"sqlite:///{tmp_path / 'words.db'}")
+    table.make()
+    engine = sa.create_engine(table.url)
+    inserts: list[int] = []
+
+    @event.listens_for(engine, "connect")
+    def limit(dbapi: Any, _: object) -> None:
+        dbapi.setlimit(9, 7)  # SQLITE_LIMIT_VARIABLE_NUMBER
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def note(*given: Any) -> None:
+        if given[2].startswith("INSERT"):
+            inserts.append(len(given[3]))
+
+    rows = [(number, "w") for number in range(10)]
+    async with table.sink(url=engine) as sink:
+        assert await written(sink, rows) == {}
+    assert inserts == [6, 6, 6, 2]
+    assert await table.looked() == rows
+
+
 async def test_bad_rows_fail_alone(table: SqlTable) -> None:
     """At any position; the others are stored, in order."""
     chance = random.Random(3)
