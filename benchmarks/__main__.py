@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         "--write-docs",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="write table and plot into docs/ (default: only if neither --quick, --rounds nor "
+        help="write the figures and plots into the pages (default: only if neither --quick, --rounds nor "
         "--items is given)",
     )
     return parser

@@ -68,9 +68,6 @@ class ArrivalSchedule(Schedule):
         self.window.release(message.size)
         return True
 
-    def _end_turns(self, batch: Sequence[Message]) -> None:
-        """Do nothing: no message waits for another one."""
-
     # -- parked keys -------------------------------------------------------------------------------
 
     @property

@@ -237,10 +237,7 @@ class BatchFormer:
         room = limits.max_per_key - batch.count(member)
         while room > 0 and not batch.is_sealed:
             following = lanes.first(key)
-            if following is None:
-                return
-            limit = limit_of(following) if following.claim.attempts or following.index < 0 else 0
-            if limit != batch.limit:
+            if following is None or limit_of(following) != batch.limit:
                 return
             if batch.bytes + following.size > limits.max_bytes:
                 self._seal(batch)
@@ -248,7 +245,8 @@ class BatchFormer:
             lanes.next(key)
             batch.add(following)
             room -= 1
-            if len(batch.messages) >= (limit or limits.size) or batch.bytes >= limits.max_bytes:
+            most = batch.limit or limits.size
+            if len(batch.messages) >= most or batch.bytes >= limits.max_bytes:
                 self._seal(batch)
 
     def _seal(self, batch: OpenBatch) -> None:
