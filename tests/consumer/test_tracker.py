@@ -11,6 +11,8 @@ Planted faults, and the test that detects each:
   the model;
 - runs not released, or released one too early: the model, and
   `test_a_compacted_topic_costs_no_memory_behind_its_position`;
+- a span settled from the first record of the claim on, or up to its last one although some between
+  are of another batch: the model;
 - a run for every admission: `test_records_without_holes_between_them_cost_a_byte_however_they_arrive`;
 - `admit` that changes something before it refuses: `test_a_refused_admission_changes_nothing`;
 - the settled prefix told as a range: `test_ranges_need_no_call_of_position_before`.
@@ -306,6 +308,24 @@ class TrackerMachine(RuleBasedStateMachine):
         fresh = offset not in self.settled
         assert self.tracker.done(self.delivered.index(offset)) is fresh
         self.settled.add(offset)
+
+    @precondition(lambda self: self.delivered)
+    @rule(data=st.data())
+    def done_all(self, data: st.DataObject) -> None:
+        """Of a span, or of any records in any order."""
+        last = len(self.delivered) - 1
+        first = data.draw(st.integers(0, last))
+        indices = [*range(first, data.draw(st.integers(first, last)) + 1)]
+        if data.draw(st.booleans()):
+            some = data.draw(st.lists(st.sampled_from(indices), unique=True, min_size=1))
+            indices = some
+        offsets = {self.delivered[index] for index in indices}
+        if self.tracker.are_unfinished(indices):
+            assert not offsets & self.settled
+            self.tracker.done_all(indices)
+            self.settled |= offsets
+        else:
+            assert offsets & self.settled
 
     @rule()
     def position(self) -> None:

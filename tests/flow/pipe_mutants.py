@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sluicegate import Batcher, Outcome
 from sluicegate._core.delivery.delivery import Delivery
 from sluicegate.batcher.feed import Feed
+from sluicegate.consumer.progress import tracker
 from sluicegate.consumer.progress.claims import Claims
 from sluicegate.flow import rows
 from sluicegate.flow.rows import FailedRow, PipedMessage
@@ -56,8 +57,8 @@ def unknown_frees_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Later rows of the key do not wait for the row to be sent again."""
     real = Batcher.feed
 
-    def feed(self: Batcher[Any], *, holds: Any = ()) -> Feed[Any]:
-        return real(self, holds=set(holds) - {Outcome.UNKNOWN})
+    def feed(self: Batcher[Any], *, holds: Any, resolve_all: Any) -> Feed[Any]:
+        return real(self, set(holds) - {Outcome.UNKNOWN}, resolve_all)
 
     monkeypatch.setattr(Batcher, "feed", feed)
 
@@ -77,6 +78,12 @@ def a_record_is_settled_before_its_last_row(monkeypatch: pytest.MonkeyPatch) -> 
             self._end.add_failed(FailedRow(row, row.item, outcome, cause))
 
     monkeypatch.setattr(PipedMessage, "end_row", end_row)
+
+
+@mutant("committed past", is_keyed=False, rows="one", commit_every=0.05)
+def a_span_is_acknowledged_over_failed_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records of a batch count as one span, although others lie between them."""
+    monkeypatch.setattr(tracker, "is_run", lambda indices: True)
 
 
 @mutant("overtook", keys=("a",), partitions=1, retry_attempts=0, prefix_safe=True)

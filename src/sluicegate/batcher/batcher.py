@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .._core.sink import SinkLike
     from .books import Fence
     from .limits import Limits
+    from .receipt import ResolvesAll
     from .report import ShutdownReport
     from .setup import Setup
 
@@ -347,16 +348,20 @@ class Batcher(Generic[T]):
                 raise DeliverTimeout(receipt, seconds) from None
         return receipt.result()
 
-    def feed(self, holds: Collection[Outcome] = ()) -> Feed[T]:
+    def feed(
+        self, holds: Collection[Outcome] = (), resolve_all: ResolvesAll | None = None
+    ) -> Feed[T]:
         """Make the feed for a source that may lose items, once per opening; see `Feed`.
 
         From now on an item that ends with an outcome of `holds` (`UNKNOWN`, `REJECTED`, `UNSENT`)
-        holds its key. Raises `ClosedError` unless open; `ConfigError` for bad `holds`, or again.
+        holds its key. If all items of a batch have the same success, `resolve_all(receipts,
+        outcome)` is called; unless it returns true, each receipt is resolved. Raises `ClosedError`
+        unless open; `ConfigError` for bad `holds`, or again.
         """
         self._lifecycle.check_open()
         if self._feed is not None:
             raise ConfigError(f"batcher {self.name!r} already has a feed; share that one")
-        self._feed = Feed(self._dispatcher, self._intake, holds)
+        self._feed = Feed(self._dispatcher, self._intake, holds, resolve_all)
         return self._feed
 
     async def flush(self, timeout: float | timedelta | None = None) -> FlushReport:

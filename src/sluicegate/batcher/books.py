@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .flight import Flight
     from .ledger import Ledger
     from .lifecycle import Lifecycle
-    from .receipt import Resolvable
+    from .receipt import Resolvable, ResolvesAll
     from .setup import Setup
 
 
@@ -63,10 +63,14 @@ class Bookkeeper(Generic[T]):
         self.parked = 0
         """Returned items that a failed item of their key had stopped."""
         self._from_flights = 0
+        self._resolve_all: ResolvesAll | None = None
 
-    def hold_keys(self, outcomes: Collection[Outcome]) -> None:
-        """Also hold the keys of items that end with one of these outcomes."""
-        self._stopping |= frozenset(outcomes)
+    def follow_source(self, holds: Collection[Outcome], resolve_all: ResolvesAll | None) -> None:
+        """Hold also the keys of items that end with an outcome of `holds`; pass the receipts of a
+        batch whose items all have the same success, without details, to `resolve_all`.
+        """
+        self._stopping |= frozenset(holds)
+        self._resolve_all = resolve_all
 
     def keep_for_last_resort(self) -> None:
         """Keep returned items until the last resort has taken or declined them."""
@@ -106,10 +110,32 @@ class Bookkeeper(Generic[T]):
         elif outcome is Outcome.UNKNOWN and self._lifecycle.stopping:
             self.unknown.extend(flight.batch[i] for i in indices)
         if sealed.receipts:
-            _resolve(flight, indices, outcome, details)
+            self._resolve(flight, indices, outcome, details)
         flight.book(len(indices))
         if self._is_observed:
             self.observers.tell(lambda seen: seen.on_outcome(flight.batch, outcome, indices))
+
+    def _resolve(
+        self,
+        flight: Flight[T],
+        indices: Sequence[int],
+        outcome: Outcome,
+        details: Mapping[int, object] | None,
+    ) -> None:
+        receipts = flight.sealed.receipts
+        has_cause = (
+            not outcome.is_success
+        )  # a dead-lettered item has the error that it was taken for
+        if not has_cause and not details and len(indices) == len(flight.batch):
+            each = [*receipts.values()]
+            if self._resolve_all is None or not self._resolve_all(each, outcome):
+                for receipt in each:
+                    receipt.resolve(outcome, None, None)
+            return
+        for index in indices:
+            if index in receipts:
+                cause = flight.cause(index) if has_cause else None
+                receipts[index].resolve(outcome, cause, details.get(index) if details else None)
 
     def catch_up(self, flight: Flight[T]) -> None:
         """Book the outcomes of an ended flight that a failed step has left out."""
@@ -266,24 +292,6 @@ def _by_doubt(
 def _not_withdrawn(flight: Flight[Any], indices: Sequence[int]) -> Sequence[int]:
     gone = flight.batch.delivery.withdrawn
     return [index for index in indices if index not in gone] if gone else indices
-
-
-def _resolve(
-    flight: Flight[Any],
-    indices: Sequence[int],
-    outcome: Outcome,
-    details: Mapping[int, object] | None,
-) -> None:
-    receipts = flight.sealed.receipts
-    has_cause = not outcome.is_success  # a dead-lettered item has the error that it was taken for
-    if not has_cause and not details and len(indices) == len(flight.batch):
-        for receipt in receipts.values():
-            receipt.resolve(outcome, None, None)
-        return
-    for index in indices:
-        if index in receipts:
-            cause = flight.cause(index) if has_cause else None
-            receipts[index].resolve(outcome, cause, details.get(index) if details else None)
 
 
 class Fence:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .gathering.pack import Matches
     from .intake import Intake
     from .ledger import Waiter
-    from .receipt import Resolvable
+    from .receipt import Resolvable, ResolvesAll
     from .reservations import Reservation
 
 
@@ -57,7 +57,11 @@ class Feed(Generic[T]):
     """
 
     def __init__(
-        self, dispatcher: Dispatcher[T], intake: Intake[T], holds: Collection[Outcome]
+        self,
+        dispatcher: Dispatcher[T],
+        intake: Intake[T],
+        holds: Collection[Outcome],
+        resolve_all: ResolvesAll | None,
     ) -> None:
         setup = dispatcher.setup
         for outcome in holds:
@@ -77,7 +81,7 @@ class Feed(Generic[T]):
         self._dispatcher = dispatcher
         self._intake = intake
         self._submissions: set[Submission[T]] = set()
-        dispatcher.books.hold_keys(holds)
+        dispatcher.books.follow_source(holds, resolve_all)
 
     def submit(self, items: Sequence[T], receipts: Sequence[Resolvable]) -> Submission[T]:
         """Accept items in order, each with the receipt at its index, in pieces as there is room.
@@ -320,6 +324,9 @@ class Submission(Generic[T]):
         if not indices:
             return AddGroup(())
         items, receipts = self._items, self._receipts
+        if isinstance(indices, range):
+            at = slice(indices.start, indices.stop)
+            return self._intake.measured(items[at], receipts[at], together=False)
         return self._intake.measured(
             tuple([items[i] for i in indices]),
             tuple([receipts[i] for i in indices]),

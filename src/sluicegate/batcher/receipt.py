@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .._core import checks
 from .._core.errors import DeliverTimeout, ForkedError, ItemFailed
@@ -13,7 +13,7 @@ from .._core.runtime.loops import refuse_in_a_loop
 from .._core.runtime.process_fork import ProcessLock
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from datetime import timedelta
 
     from .._core.outcome import Outcome
@@ -30,6 +30,13 @@ class Resolvable(Protocol):
         It runs in the middle of a step of the batcher: it must not raise, and must not use the
         batcher.
         """
+
+
+ResolvesAll: TypeAlias = "Callable[[Sequence[Resolvable], Outcome], bool]"
+"""Receives the receipts of a batch whose items all have the same success. Returns whether it has
+handled all of them; otherwise it has handled none, and each is resolved. The rules of `resolve`
+apply.
+"""
 
 
 class ReceiptBase:

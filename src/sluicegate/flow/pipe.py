@@ -20,7 +20,7 @@ from ..consumer.operated import Operated
 from ..consumer.options import OF_RECORD, Poison, pipe_limits
 from ..consumer.settings import checked_settings
 from .pump import Pump
-from .rows import HELD, PipedSchedule, RowEnds
+from .rows import PipedSchedule, RowEnds
 from .transform import Transformer, checked_transform
 
 if TYPE_CHECKING:
@@ -258,9 +258,9 @@ class Pipe(Operated):
         transformer = Transformer(
             self._transform, settings.retry, engine, concurrency=self._concurrency
         )
-        feed = self._batcher.feed(holds=HELD)
-        ends = RowEnds(engine, feed, settings.retry, insists=settings.poison.strategy == "block")
-        return Pump(engine, self._batcher, feed, transformer, ends)
+        insists = settings.poison.strategy == "block"
+        ends = RowEnds(engine, self._batcher, settings.retry, insists=insists)
+        return Pump(engine, self._batcher, transformer, ends)
 
     @asynccontextmanager
     async def _open_batcher(self) -> AsyncIterator[None]:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ..batcher.batcher import Batcher
-    from ..batcher.feed import Feed
     from ..consumer.engine import Engine
     from ..consumer.progress.claim import Claim
     from .rows import PipedMessage, PipedRow, PipedSchedule, RowEnds
@@ -41,7 +40,6 @@ class Pump:
         self,
         engine: Engine,
         batcher: Batcher[Any],
-        feed: Feed[Any],
         transformer: Transformer,
         ends: RowEnds,
     ) -> None:
@@ -52,7 +50,6 @@ class Pump:
         self._settler = engine.settler
         self._poison = engine.poison
         self._batcher = batcher
-        self._feed = feed
         self.ends = ends
         self._shutdown: asyncio.Task[object] | None = None
         self._numbers = count()
@@ -71,7 +68,9 @@ class Pump:
         """Whether each record in flight is blocked, or waits behind a blocked one."""
         schedule = self.schedule
         others = len(schedule.blocked) + len(self._settler.manual)
-        return schedule.window.messages == others and self.ends.are_decided and self._feed.is_idle
+        return (
+            schedule.window.messages == others and self.ends.are_decided and self.ends.feed.is_idle
+        )
 
     @property
     def outage(self) -> str | None:
@@ -90,7 +89,7 @@ class Pump:
     def withdraw(self, claims: Collection[Claim]) -> None:
         """Withdraw the rows of claims from the batcher, and drop those to be resent."""
         dead = set(claims)
-        self._feed.withdraw(lambda receipt: cast("PipedRow", receipt).message.claim in dead)
+        self.ends.feed.withdraw(lambda receipt: cast("PipedRow", receipt).message.claim in dead)
         self.ends.withdraw(dead)
 
     def hurry(self, until: float) -> None:
@@ -101,7 +100,9 @@ class Pump:
     async def _shut_down(self, until: float) -> None:
         """Shut the batcher down; halfway, withdraw the rows without a write for the next owner."""
         now = self.clock.now()
-        halfway = self.clock.call_at((now + until) / 2, lambda: self._feed.withdraw(lambda _: True))
+        halfway = self.clock.call_at(
+            (now + until) / 2, lambda: self.ends.feed.withdraw(lambda _: True)
+        )
         try:
             await self._batcher.shutdown(max(0.0, until - now))
         finally:
@@ -120,6 +121,26 @@ class Pump:
 
     # -- into the batcher --------------------------------------------------------------------------
 
+    def enter_all(
+        self, messages: Sequence[PipedMessage], made: Sequence[Transformed]
+    ) -> Sequence[PipedMessage]:
+        """Return the receipts of records with one row each: the fast path.
+
+        Returns none, and changes nothing, if one of the records needs `enter`.
+        """
+        claims = {message.claim for message in messages}
+        if self.schedule.parked or any(claim.is_closing for claim in claims):
+            return ()
+        if {*map(type, made)} != {list}:
+            return ()
+        each = cast("Sequence[list[object]]", made)
+        if {*map(len, each)} != {1}:
+            return ()
+        for message, (row,), number in zip(messages, each, self._numbers):  # noqa: B905
+            message.enters(self.ends, row, number)
+        self._settler.lend(messages)
+        return messages
+
     def enter(self, made: deque[tuple[PipedMessage, Transformed]]) -> list[PipedMessage | PipedRow]:
         """Settle the records without rows; return the receipts of the other rows, in order.
 
@@ -127,7 +148,7 @@ class Pump:
         are in the batcher: the store needs the records of a key in order.
         """
         receipts: list[PipedMessage | PipedRow] = []
-        numbers, lend = self._numbers, self._settler.lend
+        numbers = self._numbers
         while made:
             message, rows = made[0]
             if isinstance(rows, Terminate) and self.ends.parks_later(message):
@@ -142,10 +163,10 @@ class Pump:
             elif len(rows) == 1:
                 message.enters(self.ends, rows[0], next(numbers))
                 receipts.append(message)
-                lend(message)
+                self._settler.lend((message,))
             elif rows:
                 receipts += message.enters_as(self.ends, rows, numbers)
-                lend(message)
+                self._settler.lend((message,))
             else:
                 self._settler.settle(message, None)
         if self._room.waiters and self.schedule.window.has_resumed:
@@ -202,8 +223,11 @@ class PumpWorker(Slot):
             pump.workers.end_on_exit(error)
         self.ended = self.running
         if made is not None and not task.cancelling():
-            left = deque(zip(messages, made, strict=True))
-            messages = await self._enter(left)
+            if receipts := pump.enter_all(messages, made):
+                self.running = None
+                await pump.ends.submit(receipts)
+                return
+            messages = await self._enter(deque(zip(messages, made, strict=True)))
         self.running = None
         if messages:
             self.take_cut()

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from .._core.retry_policy import RetryPolicy
     from .._core.source import SourceRecord
+    from ..batcher.batcher import Batcher
     from ..batcher.feed import Feed
     from ..consumer.engine import Engine
     from ..consumer.progress.claim import Claim
@@ -207,7 +208,7 @@ class RowEnds:
     """Settles records by the outcomes of their rows."""
 
     def __init__(
-        self, engine: Engine, feed: Feed[Any], policy: RetryPolicy, *, insists: bool
+        self, engine: Engine, batcher: Batcher[Any], policy: RetryPolicy, *, insists: bool
     ) -> None:
         self._schedule = cast("PipedSchedule", engine.schedule)
         self._settler = engine.settler
@@ -215,10 +216,10 @@ class RowEnds:
         self._stop = engine.end
         self._run: Run = engine
         self._clock = engine.clock
-        self._feed = feed
+        self.feed = batcher.feed(holds=HELD, resolve_all=self.acknowledge_all)
         self._policy = policy
         self._insists = insists
-        self._held = HeldRows(feed.key_of)
+        self._held = HeldRows(self.feed.key_of)
         self._failed: list[FailedRow] = []
         self._is_looking = False
         self._is_draining = False
@@ -245,8 +246,24 @@ class RowEnds:
         """Keep held keys from now on."""
         self._is_draining = True
 
+    def acknowledge_all(self, receipts: Sequence[object], _: Outcome) -> bool:
+        """Acknowledge the records of a written batch. The fast path: once per batch.
+
+        Returns false, and changes nothing, unless each of them has one row, is still in flight, and
+        can be acknowledged.
+        """
+        if {*map(type, receipts)} != {PipedMessage}:
+            return False
+        messages = cast("Sequence[PipedMessage]", receipts)
+        if not self._settler.has_lent(messages) or not self._schedule.acknowledge_all(messages):
+            return False
+        self._settler.take_back_all(messages)
+        if not self._is_looking:
+            self._look_soon()
+        return True
+
     def acknowledge(self, message: PipedMessage) -> None:
-        """Acknowledge a record whose rows are safe. The fast path: once per record."""
+        """Acknowledge a record whose rows are safe."""
         if not self._settler.take_back(message):
             return  # it has left in the meantime, with its claim
         if not self._schedule.acknowledge(message):
@@ -293,7 +310,7 @@ class RowEnds:
 
     def _key_of(self, row: FailedRow) -> Hashable:
         """Return the key that the row blocks in the batcher, or else its receipt."""
-        key = None if row.is_refused else self._feed.key_of(row.item)
+        key = None if row.is_refused else self.feed.key_of(row.item)
         return row.receipt if key is None else key
 
     def _decide(self, message: PipedMessage) -> None:
@@ -342,12 +359,12 @@ class RowEnds:
             return True
         if row.outcome is not Outcome.REJECTED or self._insists:
             return False
-        return self._feed.classify(error) is ErrorClass.PERMANENT
+        return self.feed.classify(error) is ErrorClass.PERMANENT
 
     def resend(self, message: PipedMessage) -> None:
         """Resend a record's failed rows, together with later failed rows of the same keys."""
         groups = self._held.groups_of(message)
-        if any(self._feed.is_going(rows[0].item) for rows in groups if not rows[0].is_refused):
+        if any(self.feed.is_going(rows[0].item) for rows in groups if not rows[0].is_refused):
             self._schedule.back_off(message, self._clock.now() + STILL_WRITTEN)
             return
         groups = self._held.take(message)
@@ -355,7 +372,7 @@ class RowEnds:
             for row in rows:
                 row.message.enters_again(row.receipt)
                 row.message.hold(is_held=row.message in self._held)
-        self._settler.lend(message)
+        self._settler.lend((message,))
         for rows in groups:
             if rows[0].is_refused:
                 self._submit_soon(rows)
@@ -363,7 +380,7 @@ class RowEnds:
                 self._resubmit(rows)
 
     def _resubmit(self, rows: Sequence[FailedRow]) -> None:
-        self._feed.resubmit(
+        self.feed.resubmit(
             [row.item for row in rows],
             [row.receipt for row in rows],
             maybe_applied=[i for i, row in enumerate(rows) if _is_verifiable(row)],
@@ -374,14 +391,14 @@ class RowEnds:
         message.hold(is_held=False)
         for row in self._held.remove(message):
             if not row.is_refused and not self._is_draining:
-                self._feed.release(row.item)
+                self.feed.release(row.item)
         self._look_soon()
 
     # -- into the batcher --------------------------------------------------------------------------
 
     async def submit(self, receipts: Sequence[PipedMessage | PipedRow]) -> None:
         """Submit rows in this order. Suspends while the batcher is full."""
-        submission = RowSubmission(self._feed, receipts)
+        submission = RowSubmission(self.feed, receipts)
         self._submissions.add(submission)
         try:
             await submission.run()
@@ -431,7 +448,7 @@ class RowEnds:
 
     def _take_out(self, messages: Collection[Message]) -> None:
         """Withdraw the rows of records from the batcher."""
-        self._feed.withdraw(lambda receipt: cast("PipedRow", receipt).message in messages)
+        self.feed.withdraw(lambda receipt: cast("PipedRow", receipt).message in messages)
         for submission in self._submissions:
             submission.fail_refused()
         self._note_failed()

@@ -46,8 +46,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sluicegate.flow")
 
-MOST = 100
-"""The most messages to convert before other tasks run, such as the next step of a write."""
+LEAST, MOST = 50, 500
+"""The bounds for the number of messages to convert before other tasks run, such as the next step of
+a write.
+"""
+TURN = 0.002
+"""The time in seconds that a plain function should take for them."""
 
 Transform: TypeAlias = "Callable[[Message], object] | Callable[[Message], Awaitable[object]]"
 Transformed: TypeAlias = "list[Any] | Ack | ToDeadLetter | Terminate"
@@ -96,8 +100,10 @@ class Transformer:
         self._policy = policy
         self._name = run.name
         self._clock = run.clock
-        self.most = concurrency if checks.is_async(transform) else MOST
-        """The most messages in one call of `rows_of`."""
+        self.most = MOST if transform is None else LEAST
+        if checks.is_async(transform):
+            self.most = concurrency
+        """The most messages in one call of `rows_of`. It follows the time of a plain function."""
 
     async def rows_of(self, messages: Sequence[Message]) -> list[Transformed]:
         """Return the rows of each message, or the result that settles it; async functions run
@@ -114,6 +120,7 @@ class Transformer:
                 _raise_error(each) for each in await gather(*map(self._insist_or_exit, messages))
             ]
         found: list[Transformed] = []
+        began = self._clock.now()
         for message in messages:
             try:
                 answer: Any = transform(message)
@@ -122,6 +129,8 @@ class Transformer:
             except (Exception, asyncio.CancelledError) as error:
                 rows = await self._insist(message, error)
             found.append(rows)
+        is_short = self._clock.now() - began < TURN
+        self.most = min(2 * self.most, MOST) if is_short else max(self.most // 2, LEAST)
         return found
 
     async def _insist_or_exit(self, message: Message) -> Transformed | BaseException:

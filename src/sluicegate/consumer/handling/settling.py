@@ -33,7 +33,7 @@ from .results import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from ..._core.retry_policy import RetryPolicy
     from ..failures.poison import PoisonTreatment
@@ -188,9 +188,9 @@ class Settler:
         self._run.work.fire()
         return is_open
 
-    def lend(self, message: Message) -> None:
-        """Let a message wait for an external result, as after `Manual`."""
-        self._manual[message] = None
+    def lend(self, messages: Iterable[Message]) -> None:
+        """Let messages wait for an external result, as after `Manual`."""
+        self._manual.update(dict.fromkeys(messages))
 
     def take_back(self, message: Message) -> bool:
         """Record the result for a lent message; return false if the message was left meanwhile."""
@@ -199,6 +199,15 @@ class Settler:
             return False
         del manual[message]
         return True
+
+    def has_lent(self, messages: Iterable[Message]) -> bool:
+        """Return whether none of these lent messages was left meanwhile."""
+        return all(map(self._manual.__contains__, messages))
+
+    def take_back_all(self, messages: Iterable[Message]) -> None:
+        """As `take_back`, for messages that were not left."""
+        for message in messages:
+            del self._manual[message]
 
     def _wait_for_settle(self, message: Message) -> None:
         """Carry out the result of `settle` now if it was called before the handler ended."""

@@ -194,7 +194,7 @@ class Events(SingleMessages):
         self.interjections.begin(message.done)
         message.finish_by(call)
         self.schedule.window.take(1, 0)
-        self.settler.lend(message)
+        self.settler.lend((message,))
         self.schedule.completed.out.add(message)
         self.schedule.completed.come_in(message)
         self.workers.wake()

@@ -6,6 +6,7 @@ to be written to the park store one after another, or wait behind the records th
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from ..._core.order.keys import PLAIN
@@ -36,6 +37,14 @@ class ArrivalSchedule(Schedule):
     ) -> list[Broken]:
         ready, errors, make = self.ready, self.sizes.errors, self.message_type
         name_of = self._keys.lane_of if self._keys.by_key else _name_of
+        if not errors:
+            try:
+                names = [*map(name_of, records)]
+            except Exception:  # the loop below finds the record
+                names = []
+            if names:
+                ready.extend(map(make, names, sizes, records, repeat(claim), indices))
+                return []
         broken: list[Broken] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
             error = errors.get(record.offset) if errors else None
@@ -53,20 +62,11 @@ class ArrivalSchedule(Schedule):
         return broken
 
     def acknowledge(self, message: Message) -> bool:
-        """Settle a message; return false if it is already settled or its claim has ended.
+        """Settle a message; return false if it is already settled or its claim has ended."""
+        return self.acknowledge_all((message,))
 
-        The hot path: once per message.
-        """
-        claim = message.claim
-        tracker = claim.tracker
-        at = message.index - tracker.base
-        if claim.is_closed or at < 0 or tracker.bits[at]:
-            return False
-        tracker.bits[at] = 1
-        if claim.attempts:
-            claim.attempts.pop(message.index, None)
-        self.window.release(message.size)
-        return True
+    def _end_turns(self, batch: Sequence[Message]) -> None:
+        """Do nothing: no message waits for the end of these turns."""
 
     # -- parked keys -------------------------------------------------------------------------------
 

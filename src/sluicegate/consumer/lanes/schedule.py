@@ -20,6 +20,7 @@ from collections import defaultdict, deque
 from heapq import heappop, heappush
 from itertools import count
 from math import inf, isnan
+from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from ..._core.order.keys import PLAIN, identity
@@ -33,7 +34,15 @@ from .message import Message
 from .window import RecordSizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Hashable,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from ..._core.source import SourceRecord, TopicPartition
     from ..progress.claim import Claim
@@ -43,6 +52,7 @@ if TYPE_CHECKING:
     from .window import Window
 
 E = TypeVar("E")
+G = TypeVar("G", bound="Hashable")
 
 
 class BackingOff(NamedTuple):
@@ -249,9 +259,10 @@ class Schedule:
 
         Returns false, and changes nothing, if one of them is settled or its claim has ended.
         """
-        settled: defaultdict[Claim, list[int]] = defaultdict(list)
-        for message in batch:
-            settled[message.claim].append(message.index)
+        settled = {
+            claim: [message.index for message in messages]
+            for claim, messages in _grouped(batch, _claim_of).items()
+        }
         for claim, indices in settled.items():
             if claim.is_closed or not claim.tracker.are_unfinished(indices):
                 return False
@@ -266,11 +277,8 @@ class Schedule:
 
     def _end_turns(self, batch: Sequence[Message]) -> None:
         """Free the keys of messages for the next messages of their lanes."""
-        keys: defaultdict[Lanes[Message], list[Hashable]] = defaultdict(list)
-        for message in batch:
-            keys[message.claim.lanes].append(message.lane_key)
-        for lanes, ended in keys.items():
-            following, _held = lanes.leave_all(ended)
+        for lanes, messages in _grouped(batch, _lanes_of).items():
+            following, _held = lanes.leave_all([message.lane_key for message in messages])
             self.ready += following
 
     def finish(self, message: Message) -> None:
@@ -428,6 +436,21 @@ class Schedule:
         for lanes in self._lanes.values():
             for _, lane in lanes.lanes():
                 yield from lane
+
+
+_claim_of: Callable[[Message], Claim] = attrgetter("claim")
+_lanes_of: Callable[[Message], Lanes[Message]] = attrgetter("claim.lanes")
+
+
+def _grouped(batch: Sequence[Message], of: Callable[[Message], G]) -> Mapping[G, Sequence[Message]]:
+    """Group messages, in order."""
+    groups = [*map(of, batch)]
+    if len(set(groups)) == 1:
+        return {groups[0]: batch}
+    found: defaultdict[G, list[Message]] = defaultdict(list)
+    for group, message in zip(groups, batch, strict=True):
+        found[group].append(message)
+    return found
 
 
 def _noting(

@@ -24,7 +24,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
 
 _UNTOLD = re.compile(b"\x01+")
@@ -117,14 +117,20 @@ class Tracker:
             return True
         return False
 
-    def are_unfinished(self, indices: Sequence[int]) -> bool:
+    def are_unfinished(self, indices: list[int]) -> bool:
         """Whether none of these records is settled. Raises `IndexError` like `is_done`."""
         bits, base = self.bits, self.base
+        if is_run(indices):
+            start, end = indices[0] - base, indices[-1] - base
+            return start >= 0 and not bits[end] and bits.count(0, start, end) == end - start
         return min(indices) >= base and not any(bits[index - base] for index in indices)
 
-    def done_all(self, indices: Iterable[int]) -> None:
+    def done_all(self, indices: list[int]) -> None:
         """Settle records that are unfinished."""
         bits, base = self.bits, self.base
+        if is_run(indices):
+            bits[indices[0] - base : indices[-1] - base + 1] = b"\x01" * len(indices)
+            return
         for index in indices:
             bits[index - base] = 1
 
@@ -270,6 +276,12 @@ class Tracker:
         self.base += head
         kept = bisect_right(self._starts, self.base) - 1
         del self._starts[:kept], self._firsts[:kept]
+
+
+def is_run(indices: list[int]) -> bool:
+    """Whether indices are consecutive and ascend: those of a span of records."""
+    first = indices[0]
+    return indices[-1] - first == len(indices) - 1 and indices == [*range(first, indices[-1] + 1)]
 
 
 def _runs(
