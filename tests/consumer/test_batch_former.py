@@ -42,9 +42,17 @@ class Owner:
 class Forming:
     """A schedule with a former, with time set by the test."""
 
-    def __init__(self, *, ordering: Any = "key", window: int = 10**6, **limits: Any) -> None:
+    def __init__(
+        self,
+        *,
+        ordering: Any = "key",
+        scope: Any = "partition",
+        window: int = 10**6,
+        **limits: Any,
+    ) -> None:
         limits.setdefault("one_lane", ordering == "partition")
-        self.schedule = Schedule(KeyRules(ordering), Window(window, 1 << 40))
+        rules = KeyRules(ordering, scope=scope)
+        self.schedule = Schedule(rules, Window(window, 1 << 40))
         self.former = self.schedule.form_batches(BatchLimits(**limits))
         self.claims = [self.claim(partition) for partition in range(2)]
         self.ends = [0, 0]
@@ -229,6 +237,31 @@ def test_a_message_behind_suspects_of_its_key_waits_for_its_own_batch() -> None:
     forming.arrive("aa")
     assert forming.offsets() == [0]
     assert not forming.is_due(100.0)
+
+
+def test_a_message_overtakes_none_of_its_key_that_waits_for_its_own_batch() -> None:
+    """Neither does one whose key has a message in the open batch, as with a common scope."""
+    forming = Forming(size=4, scope="topic")
+    forming.arrive("a")
+    forming.claims[1].limit_batch(0, 2)
+    forming.arrive("a", partition=1)
+    forming.arrive("ab")
+    first = forming.take(1.0)
+    assert [(message.partition, message.offset) for message in first] == [(0, 0), (0, 2)]
+    forming.finish(first)
+    assert [message.partition for message in forming.take()] == [1]
+
+
+def test_messages_join_the_open_batch_in_the_order_of_their_arrival() -> None:
+    """Those of a key in a full batch wait until it has ended."""
+    forming = Forming(size=4)
+    forming.arrive("abacab")
+    first = forming.take()
+    assert [message.offset for message in first] == [0, 1, 2, 3]
+    assert not forming.is_due(100.0)
+    assert forming.schedule.acknowledge_all(first)
+    forming.former.take_in(1.0)
+    assert forming.offsets(2.0) == [4, 5]
 
 
 def test_a_replayed_message_is_a_batch_by_itself() -> None:

@@ -148,7 +148,7 @@ async def test_batches_park_and_replay_in_order(fake_clock: FakeClock) -> None:
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run_batch(handle, size=5, max_wait=0.1))
         await fake_clock.advance(1.0)
-        assert batches == [[0, 1, 3, 2, 4]]
+        assert batches == [[0, 1, 2, 3, 4]]
         assert store.offsets() == [1, 3]
         bad.clear()
         log.produce("t", b"", key="a")

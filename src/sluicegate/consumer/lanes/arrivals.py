@@ -10,17 +10,18 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from ..._core.order.keys import PLAIN
-from ..._core.runtime.loops import Exit
 from .keys import alone
-from .schedule import Broken, Schedule
+from .schedule import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from ..._core.source import SourceRecord
     from ..progress.claim import Claim
     from .held import ParkedKey
+    from .keys import KeyRules
     from .message import Message
+    from .window import Window
 
 
 class ArrivalSchedule(Schedule):
@@ -28,38 +29,29 @@ class ArrivalSchedule(Schedule):
     others.
     """
 
-    def _enter(
+    def __init__(
+        self,
+        keys: KeyRules,
+        window: Window,
+        size_of: Callable[[SourceRecord], int] | None = None,
+        *,
+        max_per_key: int | None = None,
+    ) -> None:
+        super().__init__(keys, window, size_of, max_per_key=max_per_key)
+        if not keys.by_key:
+            self._takes_record_key = True
+            self._lane_of = _name_of
+
+    def _queue(
         self,
         claim: Claim,
+        keys: Sequence[Hashable],
         records: Sequence[SourceRecord],
         sizes: Sequence[int],
         indices: Sequence[int],
-    ) -> list[Broken]:
-        ready, errors, make = self.ready, self.sizes.errors, self.message_type
-        name_of = self._keys.lane_of if self._keys.by_key else _name_of
-        if not errors:
-            try:
-                names = [*map(name_of, records)]
-            except Exception:  # the loop below finds the record
-                names = []
-            if names:
-                ready.extend(map(make, names, sizes, records, repeat(claim), indices))
-                return []
-        broken: list[Broken] = []
-        for record, size, index in zip(records, sizes, indices, strict=True):
-            error = errors.get(record.offset) if errors else None
-            try:
-                name = name_of(record)
-            except BaseException as raised:  # it becomes the reason of a dead letter
-                if isinstance(raised, Exit):
-                    raise
-                name, error = alone(record), raised
-            message = make(name, size, record, claim, index)
-            if error is None:
-                ready.append(message)
-            else:
-                broken.append(Broken(message, error))
-        return broken
+    ) -> None:
+        """Queue the records in `ready`. The hot path."""
+        self.ready.extend(map(self.message_type, keys, sizes, records, repeat(claim), indices))
 
     def acknowledge(self, message: Message) -> bool:
         """Settle a message; return false if it is already settled or its claim has ended."""

@@ -3,6 +3,8 @@
 1. A message joins a batch when it becomes ready, together with the messages behind it in its lane,
    in order and up to `max_per_key`. Later messages of the key join while the batch is open. So a
    key is in at most one batch, and messages of busy keys neither fill a batch nor start its time.
+   If a number of messages is the only limit (`takes_arrivals`), messages join as they are admitted,
+   and never become ready first.
 2. A batch is full when it has `size` messages or `max_bytes`, or when the next message would exceed
    `max_bytes`. A message larger than that is a batch by itself. A full batch is due.
 3. An open batch is due when its first message has waited for `max_wait`, when no more messages will
@@ -46,8 +48,10 @@ class OpenBatch:
         self.limit = limit
         """Maximum number of messages if these are suspects, else 0."""
         self.since = since
+        """The time of its first message; infinite until `take_in`, if it joined on arrival."""
         self.messages: list[Message] = []
         self.bytes = 0
+        """The size of its messages, except those that joined on arrival."""
         self.per_lane: dict[Lanes[Any], dict[Hashable, int]] = {}
         """Number of messages by key, in each scope."""
         self.is_sealed = False
@@ -66,6 +70,10 @@ class OpenBatch:
         """Return the number of messages of this one's lane."""
         keys = self.per_lane.get(message.claim.lanes)
         return 0 if keys is None else keys.get(message.lane_key, 0)
+
+    def begin(self, now: float) -> None:
+        """Start its time."""
+        self.since = now
 
     def seal(self) -> None:
         """Accept no more messages."""
@@ -110,6 +118,10 @@ class BatchFormer:
         self._suspects: list[OpenBatch] = []
         self._sealed: deque[OpenBatch] = deque()
         self._hurries = False
+        self.takes_arrivals = (
+            not limits.one_lane and limits.max_bytes == limits.max_per_key == math.inf
+        )
+        """Whether messages join by `open` and `close` as they are admitted."""
         self.is_stalled = False
         """Whether nothing can be admitted before a batch has been handled."""
 
@@ -122,9 +134,34 @@ class BatchFormer:
         self.take_in(now)
         self._hurries = True
 
+    def open(self, lanes: Lanes[Any]) -> tuple[list[Message], dict[Hashable, int], int]:
+        """Return the messages of the open batch, the number of its messages by key in these lanes,
+        and the number of messages until it is full. The caller adds messages, and then calls
+        `close`.
+        """
+        batch = self._open.get(0)
+        if batch is None:
+            batch = self._open[0] = OpenBatch(0, 0, math.inf)
+        return (
+            batch.messages,
+            batch.per_lane.setdefault(lanes, {}),
+            self._limits.size - len(batch.messages),
+        )
+
+    def close(self) -> None:
+        """Seal the open batch if it is full; forget it if it is empty."""
+        batch = self._open[0]
+        if len(batch.messages) >= self._limits.size:
+            self._seal(batch)
+        elif not batch.messages:
+            del self._open[0]
+
     def take_in(self, now: float) -> bool:
         """Let all ready messages join batches; return whether `next_due` has changed."""
         ready, before = self._ready, self._oldest
+        if before is not None and before.since == math.inf:
+            before.begin(now)
+            before = None
         while ready:
             self._begin(ready.popleft(), now)
         for message in self._followed:

@@ -20,10 +20,9 @@ from collections import defaultdict, deque
 from heapq import heappop, heappush
 from itertools import count
 from math import inf, isnan
-from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from ..._core.order.keys import PLAIN, identity
+from ..._core.order.keys import PLAIN
 from ..._core.order.lanes import Lanes
 from ..._core.runtime.loops import Exit
 from ..._core.source import UndecodableRecord
@@ -87,6 +86,8 @@ class Schedule:
         self.completed = CompletedJobs(self.ready)
         self._followed: list[Message] | None = None
         self._keys = keys
+        self._takes_record_key = keys.takes_record_key
+        self._lane_of = keys.lane_of
         self.sizes = RecordSizes(size_of)
         """Sizes of records, and the errors of records without a size."""
         self._lanes: dict[Hashable, Lanes[Message]] = {}
@@ -184,35 +185,110 @@ class Schedule:
         sizes: Sequence[int],
         indices: Sequence[int],
     ) -> list[Broken]:
-        """Queue each record in its lane: in `ready`, or behind others of its key."""
-        lanes = claim.lanes
-        active, ready = lanes.active, self.ready
-        is_plain, lane_of = self._keys.takes_record_key, self._keys.lane_of
-        if self.has_undecodable and UndecodableRecord in map(type, records):
-            is_plain = False
+        """Let each record begin the turn of its key, or wait in its lane behind others."""
+        keys, broken = self._keys_of(records), list[Broken]()
+        if keys is None:
+            records, sizes, indices, keys = self._without_broken(
+                claim, records, sizes, indices, broken
+            )
+        if self.former is not None and self.former.takes_arrivals and not claim.attempts:
+            self._join(claim, keys, records, sizes, indices)
+        else:
+            self._queue(claim, keys, records, sizes, indices)
+        return broken
+
+    def _keys_of(self, records: Sequence[SourceRecord]) -> list[Hashable] | None:
+        """Return the keys of the lanes of records; `None` if one of them is broken."""
         if self.sizes.errors:
-            is_plain, lane_of = False, self._lane_of_sized
-        wait = _noting(lanes.wait, self._looks())
-        broken: list[Broken] = []
+            return None
+        try:
+            if self._takes_record_key and not self.has_undecodable:
+                keys: list[Hashable] = [record.key for record in records]
+                if PLAIN.issuperset(map(type, keys)):
+                    return keys
+            return [*map(self._lane_of, records)]
+        except BaseException as error:
+            if isinstance(error, Exit):
+                raise
+            return None
+
+    def _without_broken(
+        self,
+        claim: Claim,
+        records: Sequence[SourceRecord],
+        sizes: Sequence[int],
+        indices: Sequence[int],
+        broken: list[Broken],
+    ) -> tuple[list[SourceRecord], list[int], list[int], list[Hashable]]:
+        """Return the records that have a key and a size, and their keys; add the messages of the
+        others to `broken`.
+        """
+        good: list[tuple[SourceRecord, int, int, Hashable]] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
             try:
-                key: Hashable = record.key if is_plain else lane_of(record)
-                if is_plain and type(key) not in PLAIN:
-                    key = identity(key)
+                good.append((record, size, index, self._lane_of_sized(record)))
             except BaseException as error:  # it becomes the reason of a dead letter
                 if isinstance(error, Exit):
                     raise
                 message = Message(alone(record), size, record, claim, index)
-                active.add(message.lane_key)
+                claim.lanes.active.add(message.lane_key)
                 broken.append(Broken(message, error))
-                continue
+        return (
+            [each[0] for each in good],
+            [each[1] for each in good],
+            [each[2] for each in good],
+            [each[3] for each in good],
+        )
+
+    def _queue(
+        self,
+        claim: Claim,
+        keys: Sequence[Hashable],
+        records: Sequence[SourceRecord],
+        sizes: Sequence[int],
+        indices: Sequence[int],
+    ) -> None:
+        """Queue each record in `ready`, or behind others of its key. The hot path."""
+        active, ready = claim.lanes.active, self.ready
+        wait = _noting(claim.lanes.wait, self._looks())
+        for key, record, size, index in zip(keys, records, sizes, indices, strict=True):
             message = Message(key, size, record, claim, index)
             if key in active:
                 wait(message)
             else:
                 active.add(key)
                 ready.append(message)
-        return broken
+
+    def _join(
+        self,
+        claim: Claim,
+        keys: Sequence[Hashable],
+        records: Sequence[SourceRecord],
+        sizes: Sequence[int],
+        indices: Sequence[int],
+    ) -> None:
+        """Let each record join the open batch, or wait behind others of its key. The hot path."""
+        lanes, former = claim.lanes, self.former
+        assert former is not None
+        active, waiting = lanes.active, lanes.waiting_lanes
+        wait = _noting(lanes.wait, [self.parked.note] if self.parked else [])
+        messages, counts, room = former.open(lanes)
+        for key, record, size, index in zip(keys, records, sizes, indices, strict=True):
+            message = Message(key, size, record, claim, index)
+            if key not in active:
+                active.add(key)
+                counts[key] = 1
+            elif key in counts and key not in waiting:
+                counts[key] += 1
+            else:
+                wait(message)
+                continue
+            messages.append(message)
+            room -= 1
+            if not room:
+                former.close()
+                messages, counts, room = former.open(lanes)
+        former.close()
 
     def _looks(self) -> list[Callable[[Message], None]]:
         """Return the functions to call for each waiting record; none on the fast path."""
@@ -226,7 +302,7 @@ class Schedule:
     def _lane_of_sized(self, record: SourceRecord) -> Hashable:
         if (error := self.sizes.errors.get(record.offset)) is not None:
             raise error
-        return self._keys.lane_of(record)
+        return self._lane_of(record)
 
     # -- the end of a turn -------------------------------------------------------------------------
 
@@ -259,10 +335,8 @@ class Schedule:
 
         Returns false, and changes nothing, if one of them is settled or its claim has ended.
         """
-        settled = {
-            claim: [message.index for message in messages]
-            for claim, messages in _grouped(batch, _claim_of).items()
-        }
+        by_claim = _grouped(batch, lambda claim: claim)
+        settled = {claim: [each.index for each in own] for claim, own in by_claim.items()}
         for claim, indices in settled.items():
             if claim.is_closed or not claim.tracker.are_unfinished(indices):
                 return False
@@ -277,7 +351,7 @@ class Schedule:
 
     def _end_turns(self, batch: Sequence[Message]) -> None:
         """Free the keys of messages for the next messages of their lanes."""
-        for lanes, messages in _grouped(batch, _lanes_of).items():
+        for lanes, messages in _grouped(batch, lambda claim: claim.lanes).items():
             following, _held = lanes.leave_all([message.lane_key for message in messages])
             self.ready += following
 
@@ -438,18 +512,14 @@ class Schedule:
                 yield from lane
 
 
-_claim_of: Callable[[Message], Claim] = attrgetter("claim")
-_lanes_of: Callable[[Message], Lanes[Message]] = attrgetter("claim.lanes")
-
-
-def _grouped(batch: Sequence[Message], of: Callable[[Message], G]) -> Mapping[G, Sequence[Message]]:
-    """Group messages, in order."""
-    groups = [*map(of, batch)]
-    if len(set(groups)) == 1:
-        return {groups[0]: batch}
+def _grouped(batch: Sequence[Message], of: Callable[[Claim], G]) -> Mapping[G, Sequence[Message]]:
+    """Group messages by their claims, or by a property of these, in order."""
+    claims = {message.claim for message in batch}
+    if len(claims) == 1:
+        return {of(claims.pop()): batch}
     found: defaultdict[G, list[Message]] = defaultdict(list)
-    for group, message in zip(groups, batch, strict=True):
-        found[group].append(message)
+    for message in batch:
+        found[of(message.claim)].append(message)
     return found
 
 
