@@ -119,6 +119,28 @@ def test_a_drop_of_capacity_and_its_return_are_followed() -> None:
         assert per_second(seen, 70.0, 90.0) >= 0.95 * 16 / (SERVICE * 1.05), seed
 
 
+@pytest.mark.parametrize("variation", [0.0, 0.3])
+def test_before_a_destination_that_slows_down_the_best_number_is_kept(variation: float) -> None:
+    """batcher/4a.11: beyond six writes at once, each takes longer by the square of their number, so
+    that eight write a quarter less than six. Most of the time is spent near six.
+    """
+    chance = random.Random(1)
+    control = WorkersControl(start=1, least=1, most=32)
+    under_way: list[tuple[float, int, float]] = []
+    now, number, ended = 0.0, 0, 0
+    while now < 60.0:
+        while len(under_way) < control.now:
+            number += 1
+            crowd = max(1.0, (len(under_way) + 1) / 6) ** 2
+            takes = SERVICE * crowd * chance.uniform(1 - variation, 1 + variation)
+            heapq.heappush(under_way, (now + takes, number, now))
+        in_flight = len(under_way)
+        now, _, began = heapq.heappop(under_way)
+        ended += now >= 10.0
+        control.heard(now, began, 100, in_flight, fine=True, too_much=False)
+    assert ended / 50.0 >= 0.86 * 6 / SERVICE
+
+
 VARYING: dict[str, Callable[[random.Random], float]] = {
     "one in twenty takes ten times as long": lambda chance: (
         1.0 if chance.random() < 0.05 else SERVICE

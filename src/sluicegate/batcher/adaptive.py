@@ -39,9 +39,11 @@ the last one. The first rule that applies to the attempts that ended in between 
 2. At least half failed without signalling load: no change. If fewer failed, the others decide;
    otherwise a few bad rows would stop all growth, especially with many workers.
 3. The mean exceeds its best since the last halving by half of that, and by more than it varies:
-   half. The best is then measured anew, so that the workers grow again if load was not the cause.
-   Without this rule they would overload a destination that slows down gradually; without its second
-   condition, they would stay idle with a destination of very uneven round trips.
+   half, and a ceiling at the number with the best throughput since the last halving (at least three
+   quarters), unless round trips vary too much to tell. The best is then measured anew, so that the workers grow again if
+   load was not the cause. Without this rule they would overload a destination that slows down
+   gradually; without its second condition, they would stay idle with a destination of very uneven
+   round trips; without the ceiling, they would soon be too many again.
 4. Round trips were slower than the earlier ones by more than 2.5 standard deviations (at least by a
    tenth): a tenth less.
 5. Round trips were no slower than the earlier ones, and all workers were busy: one more. A number
@@ -90,6 +92,10 @@ TOO_SLOW = 1.5
 """Multiple of the best mean at which the workers are halved."""
 LEFT = 0.5
 """Share of the workers left in that case."""
+AS_GOOD = 0.95
+"""Share of the best throughput at which a number of workers is as good as the best."""
+KEPT = 0.75
+"""The lowest ceiling in that case, as a share of the workers."""
 LEAST_SECONDS = 0.001
 """Minimum of a round trip: smaller differences come from the loop."""
 NO_SLOWER = 1 + 1e-9
@@ -313,6 +319,11 @@ class Past:
         self.fastest = math.inf
 
     @property
+    def is_steady(self) -> bool:
+        """Whether round trips vary so little that the throughputs of two numbers can be compared."""
+        return self._variation < (TOO_SLOW - 1) * self.mean
+
+    @property
     def _variation(self) -> float:
         return DEVIATIONS * math.sqrt(self.variance)
 
@@ -343,9 +354,15 @@ class WorkersControl:
         self._least = least
         self._ceiling = Ceiling(most)
         self._past: dict[int, Past] = {}
+        self._rates: dict[int, float] = {}
+        """The throughput with each number of workers since the last halving, as workers per second
+        of a round trip.
+        """
         self._since = -math.inf
         self._due = -math.inf
         self._trip = 0.0
+        self._workers = start
+        """The number at which the recent attempts were made."""
         self._restart()
 
     def _restart(self) -> None:
@@ -366,7 +383,7 @@ class WorkersControl:
         if fine:
             self._recent.setdefault(items.bit_length(), Recent()).add(ended - began)
         if ended >= self._due:
-            before = self.now
+            before = self._workers = self.now
             self._decide()
             if self.now < before:
                 self._since = ended
@@ -382,6 +399,11 @@ class WorkersControl:
         elif self._silent >= self._fine or not (known := self._known()):
             return
         elif _ratio((recent, past.mean, past.too_slow) for past, recent in known) > NO_SLOWER:
+            if self._rates and all(past.is_steady for past, _ in known):
+                least = AS_GOOD * max(self._rates.values())
+                best = max([workers for workers, rate in self._rates.items() if rate >= least])
+                self._ceiling.objected(max(best, int(KEPT * self.now)) + 1)
+            self._rates.clear()
             self._shrink(LEFT)
             for past, _ in known:
                 past.forget_fastest()
@@ -412,6 +434,10 @@ class WorkersControl:
                 self._past[size] = Past(recent.mean, recent.mean)
         if self._fine:
             self._trip = sum(recent.seconds for recent in self._recent.values()) / self._fine
+            if self._reached:
+                rate = self._workers / max(self._trip, LEAST_SECONDS)
+                before = self._rates.get(self._workers, rate)
+                self._rates[self._workers] = before + WEIGHT * (rate - before)
 
 
 def _ratio(compared: Iterable[tuple[Recent, float, float]]) -> float:
