@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..client.names import quoted
 from .rows.order import key_kinds, sorted_places
@@ -230,7 +230,7 @@ class PlanFacts:
         return True
 
     @cached_property
-    def _plain_checks(self) -> list[tuple[int, Callable[[Sequence[object]], bool]]]:
+    def _plain_checks(self) -> Sequence[tuple[int, Callable[[Sequence[Any]], bool]]]:
         found = [(place, check.are_kept) for place, check in self.checked_places.items()]
         found += [(place, has_no_float) for place in self.rounded_places]
         if self.version is not None:
