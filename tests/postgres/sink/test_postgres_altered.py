@@ -122,6 +122,20 @@ async def test_rows_that_wait_for_an_alteration_are_encoded_by_the_types_after_i
         assert await db.con.fetchval(f"SELECT count(*) FROM {db.table} WHERE word = id") == 800
 
 
+async def test_a_column_that_became_wider_meanwhile_keeps_every_digit(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    """The statement for one row was prepared when the column had the digits of a real."""
+    async with (
+        database(embedded_postgres.dsn, "id int PRIMARY KEY, word real") as db,
+        db.sink(pool_size=1) as sink,
+    ):
+        assert await written(sink, [(1, 0.5)]) == {}
+        await db.con.execute(f"ALTER TABLE {db.table} ALTER COLUMN word TYPE double precision")
+        assert await written(sink, [(2, 0.1)]) == {}
+        assert await db.rows() == [(1, 0.5), (2, 0.1)]
+
+
 @pytest.mark.parametrize("mode", ["error", "ignore"])
 async def test_columns_are_not_taken_for_others_of_the_same_width(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str

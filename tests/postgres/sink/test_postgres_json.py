@@ -105,7 +105,7 @@ async def test_objects_become_json_on_every_way(
     assert sum(row[1] is None for row in found) == 2, "None is NULL"
 
 
-@pytest.mark.parametrize("statement", ["insert", "unnest", "copy"])
+@pytest.mark.parametrize("statement", ["values", "insert", "unnest", "copy"])
 async def test_a_value_without_json_fails_alone_and_logs_hold_no_value(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, statement: Any
 ) -> None:
@@ -131,6 +131,18 @@ async def test_a_value_without_json_fails_alone_and_logs_hold_no_value(
         assert not any("secret" in for_log(error) for error in errors.values())
         assert "column 'word'" in str(errors[1])
         assert [row[0] for row in await db.rows("1")] == [0, 2, 5, 8, 10]
+
+
+async def test_a_document_is_not_blamed_for_a_bad_value_beside_it(
+    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    async with (
+        database(embedded_postgres.dsn, "id int PRIMARY KEY, word jsonb") as db,
+        db.sink() as sink,
+    ):
+        rows = [(0, {"n": 0}), (2**40, {"n": 1}), (2, {"n": 2})]
+        assert {*await written(sink, rows)} == {1}
+        assert [row[0] for row in await db.rows("1")] == [0, 2]
 
 
 @pytest.mark.parametrize("way", ["columns", "row", "returning"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..client.names import quoted
 from .rows.order import key_kinds, sorted_places
-from .rows.values import column_check
+from .rows.values import column_check, has_no_float, has_no_null
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -215,6 +215,27 @@ class PlanFacts:
             for place, check in enumerate(found)
             if check is not None and (self.reads_text or not check.kind.startswith("interval"))
         }
+
+    def takes_plainly(self, values: Sequence[object]) -> bool:
+        """Whether a quick check proves that asyncpg sends all values of some rows unchanged,
+        whatever the table's types are now, and that each row has its version.
+        """
+        wide = len(self.columns)
+        try:
+            for place, is_plain in self._plain_checks:
+                if not is_plain(values[place::wide]):
+                    return False
+        except Exception:  # a value has another type
+            return False
+        return True
+
+    @cached_property
+    def _plain_checks(self) -> Sequence[tuple[int, Callable[[Sequence[Any]], bool]]]:
+        found = [(place, check.are_kept) for place, check in self.checked_places.items()]
+        found += [(place, has_no_float) for place in self.rounded_places]
+        if self.version is not None:
+            found.append((self.columns.index(self.version), has_no_null))
+        return found
 
     @cached_property
     def rounded_places(self) -> tuple[int, ...]:

@@ -86,6 +86,8 @@ class OpenTable:
         self.connections = connections
         self.plan = plan
         self._writer = TableWriter(settings.target, settings.access, settings.row)
+        self._alone = SWITCHING if connections.may_switch else ALONE
+        """The scope of a write as long as statements are prepared."""
         self._pruned: dict[str, int] = {}
         """The last version of each application after which the ledger was pruned."""
         table = plan.table
@@ -121,28 +123,34 @@ class OpenTable:
 
     async def store(self, batch: Batch[Any]) -> WriteResult | None:
         """Write every item of `batch` as a row, atomically."""
-        losses = 0
+        connections, losses = self.connections, 0
         while True:
             plan = self.plan
             given = self._writer.rows_of(batch, plan)
-            async with self.connections.lent(keep=True) as con:
+            con = await connections.borrow()
+            try:
                 try:
-                    answer, written_by = await self._writer.run(
+                    result, written_by = await self._writer.run(
                         con, plan, batch, given, maybe=batch.maybe_applied, scope=self._scope()
                     )
                 except StatementLost:
                     losses += 1
-                    await self.connections.lost_statement(con, again=losses > 1)
-                    continue
+                    await connections.lost_statement(con, again=losses > 1)
+                    result, written_by = None, None
+            except BaseException as error:
+                await connections.give_back(con, error)
+                raise
+            if not connections.keep(con):
+                await connections.give_back(con, None)
+            if written_by is None:
+                continue
             if written_by is not plan and self.plan is plan:
                 self.plan = written_by
-            return answer
+            return result
 
     def _scope(self) -> Scope:
         statements = self.connections.statements
-        if not statements.are_prepared:
-            return Block(statements.begin)
-        return SWITCHING if self.connections.may_switch else ALONE
+        return self._alone if statements.are_prepared else Block(statements.begin)
 
     @asynccontextmanager
     async def transaction(

@@ -27,11 +27,11 @@ from .diagnosis import query_again
 from .encoding import speaks_utf8, staged_columns
 from .plan import EXACT, SCHEMA
 from .rows.order import arrange
-from .rows.values import LazyRows, are_rounded, has_sequence
+from .rows.values import LazyRows, are_rounded, documents, has_sequence, shortest
 from .table import is_current
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     from asyncpg.pool import PoolConnectionProxy
@@ -132,6 +132,11 @@ class Sender:
         """Drop the connection's prepared statements and types after a statement was lost."""
         self.lost_statements += 1
         await self.con.reload_schema_state()
+
+    def note_plain_insert(self) -> None:
+        """Continue after `plain_insert` was sent for the remaining rows."""
+        self.sealed = not self._explicit
+        self.remaining.as_tuples(self.plan)
 
     # -- the usual way -----------------------------------------------------------------------------
 
@@ -414,6 +419,28 @@ class Sender:
         """Commit this write's statements."""
         self.sealed = not self.scope.is_inside
         await self.scope.commit(self.con)
+
+
+def plain_insert(plan: TablePlan, rows: Sequence[Row]) -> tuple[str, Iterable[object]] | None:
+    """The `INSERT` of all rows, and its parameters; `None` if a row may be at fault, or a value
+    must be compared with the types of the table first.
+    """
+    if plan.json_places:
+        rows, refused = documents(rows, plan.json_places, plan.columns)
+        if refused:
+            return None
+    if plan.numeric_places:
+        rows = shortest(rows, plan.numeric_places)
+    values = tuple(chain.from_iterable(rows))
+    if not plan.takes_plainly(values):
+        return None
+    found = _statement_for_values(plan, rows)
+    if found is None:
+        return None
+    statement, places = found
+    if isinstance(places, range):
+        return statement, values
+    return statement, chain.from_iterable(arrange(rows, places))
 
 
 def _statement_for_values(

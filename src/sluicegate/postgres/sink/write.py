@@ -7,7 +7,8 @@
    was sent leaves an unknown outcome, which the next attempt repairs (4). Very large batches of the
    latter kind are sent by `COPY` into a staging table, which takes a few milliseconds to create. A
    statement chosen by the user is used at any size; repairs choose their own. Nothing that repairs
-   a write exists before its first error.
+   a write exists before its first error: for rows that asyncpg certainly sends unchanged, the one
+   `INSERT` is all (`plain_insert`), and what follows its error continues from there.
 2. A bad row is named by asyncpg (which could not encode it) or by the server (`COPY events, line
    2`). It fails alone, and the remaining rows are written again, up to `MAX_HINTS` times. All rows
    that asyncpg cannot encode are found at once, without the server.
@@ -45,11 +46,13 @@ from .encoding import Packing
 from .remaining import Remaining
 from .repair import Blame, refusal_of, resend, set_aside_unfindable
 from .scope import ALONE
-from .sender import Sender
+from .sender import Sender, plain_insert
 from .sifting import Sifting
 from .strategy import Chooser
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
@@ -108,6 +111,43 @@ class TableWriter:
         Raises errors of the batch as a whole. Cancellation leaves the connection busy or in a
         transaction: it must be reset.
         """
+        if not maybe and not scope.opening:
+            plain = self._plain_insert(plan, given)
+            if plain is not None:
+                try:
+                    await con.execute(plain[0], *plain[1])
+                except Exception as error:
+                    return await self._write(
+                        con, plan, batch, given, maybe=maybe, scope=scope, failed=error
+                    )
+                return None, plan
+        return await self._write(con, plan, batch, given, maybe=maybe, scope=scope)
+
+    def _plain_insert(
+        self, plan: TablePlan, given: GivenRows
+    ) -> tuple[str, Iterable[object]] | None:
+        """The statement that stores all rows at once, and its parameters; `None` if the rows, or
+        their number, need anything else.
+        """
+        _, rows, errors = given
+        if errors or plan.returning or not isinstance(rows, (tuple, list)):
+            return None
+        if not rows or self._chooser.choose(plan, len(rows)) != "values":
+            return None
+        return plain_insert(plan, rows)
+
+    async def _write(
+        self,
+        con: PoolConnectionProxy[Any],
+        plan: TablePlan,
+        batch: Batch[Any],
+        given: GivenRows,
+        *,
+        maybe: frozenset[int],
+        scope: Scope,
+        failed: Exception | None = None,
+    ) -> tuple[WriteResult | None, TablePlan]:
+        """Write rows that need more than a plain insertion, or after it `failed`."""
         remaining = Remaining(given, maybe=maybe, keys=batch.keys)
         sender = Sender(
             con,
@@ -119,7 +159,7 @@ class TableWriter:
             diagnosis=self.diagnosis,
         )
         try:
-            await _write(sender)
+            await _write(sender, failed)
         except Exception as error:
             if is_refusal(error):
                 raise await refusal_of(sender, error)  # noqa: B904  # the cause is set
@@ -129,9 +169,15 @@ class TableWriter:
         return remaining.answer(len(batch)), sender.plan
 
 
-async def _write(sender: Sender) -> None:
+async def _write(sender: Sender, failed: Exception | None) -> None:
     """Write every row; the results are then in the `Remaining`."""
     remaining = sender.remaining
+    repair: _Repair | None = None
+    if failed is not None:
+        sender.note_plain_insert()
+        repair = _Repair(sender)
+        if not await repair.sends_again(failed, by_name=True):
+            return
     if remaining.stop_keys():
         remaining.keep()
     remaining.drop_unversioned(sender.plan)
@@ -143,7 +189,6 @@ async def _write(sender: Sender) -> None:
     if remaining.maybe and not is_resent:
         sender.as_tuples()
         set_aside_unfindable(sender)
-    repair: _Repair | None = None
     while remaining.rows:
         try:
             if not is_resent:

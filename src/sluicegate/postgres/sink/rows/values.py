@@ -249,6 +249,16 @@ def are_rounded(rows: Sequence[Row], places: Sequence[int]) -> bool:
     return any(float in set(map(type, map(itemgetter(place), rows))) for place in places)
 
 
+def has_no_float(values: Iterable[object]) -> bool:
+    """Whether none of these values is a float."""
+    return float not in map(type, values)
+
+
+def has_no_null(values: Iterable[object]) -> bool:
+    """Whether none of these values is NULL."""
+    return NoneType not in map(type, values)
+
+
 def has_sequence(values: Iterable[object]) -> bool:
     """Whether asyncpg would take a value in an array for a further dimension, which `unnest` would
     split; alone it is refused, or stored as bytes, for example.
