@@ -935,8 +935,9 @@ END $$;
 -- it ends the statement.
 
 -- Settles leases: an element of the first arrays for each of them, and of the last two for each job of a
--- lane that was handled, with its lease: the first ones that it was given, in order. The action says
--- what becomes of the lease, and the place is that of the job that it is about:
+-- lane that was handled, with its lease: the first ones that it was given, in order. An array of delays,
+-- attempts, reasons or errors that is NULL has only NULLs. The action says what becomes of the lease,
+-- and the place is that of the job that it is about:
 --   keep  nothing else; the place is that of its next job, if it is behind those that were handled
 --   free  it ends; jobs that were not handled are given back
 --   done  of a job without a key: it was handled
