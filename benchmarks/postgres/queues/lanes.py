@@ -51,7 +51,7 @@ class Lanes:
 
     async def done(self, con: Connection, taken: Sequence[Any]) -> None:
         """Settle jobs, and release their keys."""
-        leases = {row["r_lease"]: row["r_lane"] for row in taken}
+        leases: dict[int, str] = {row["r_lease"]: row["r_lane"] for row in taken}
         while leases:
             fates = await con.fetch(
                 SETTLE,
