@@ -51,16 +51,15 @@ class Lanes:
 
     async def done(self, con: Connection, taken: Sequence[Any]) -> None:
         """Settle jobs, and release their keys."""
-        leases = {row["r_lease"]: row["r_lane"] for row in taken}
+        leases: dict[int, str] = {row["r_lease"]: row["r_lane"] for row in taken}
         while leases:
-            nothing = [None] * len(leases)
             fates = await con.fetch(
                 SETTLE,
                 QUEUE,
                 list(leases),
                 list(leases.values()),
                 ["free"] * len(leases),
-                *(nothing for _ in range(5)),
+                *(None for _ in range(5)),
                 [row["r_place"] for row in taken],
                 [row["r_lease"] for row in taken],
             )

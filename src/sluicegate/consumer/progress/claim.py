@@ -234,7 +234,7 @@ class Claim:
         if self._state is not None:
             return Position(self._state.bound(self.tracker.position()))
         position = self.tracker.position()
-        if not self.tracker.bits and self.replay.end <= position:  # nothing is settled beyond it
+        if 1 not in self.tracker.bits and self.replay.end <= position:  # nothing is settled beyond
             self.is_cut = False
             return Position(position)
         return self._position(position, self.tracker.done_ranges())

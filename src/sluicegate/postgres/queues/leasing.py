@@ -211,10 +211,10 @@ class QueueLeases:
             [each.lease.lane for each in settlements],
             [each.action for each in settlements],
             [each.lease.place for each in settlements],
-            [each.delay for each in settlements],
-            [each.attempts for each in settlements],
-            [each.reason for each in settlements],
-            [each.error for each in settlements],
+            _column([each.delay for each in settlements]),
+            _column([each.attempts for each in settlements]),
+            _column([each.reason for each in settlements]),
+            _column([each.error for each in settlements]),
             [place for place, _ in done],
             [lease for _, lease in done],
             waits,
@@ -342,6 +342,11 @@ class QueueLeases:
                 raise
             text = f"the queue {self._queue!r} no longer exists; create it with `sluicegate queue create`"
             raise caused(UnavailableError(text), error)  # noqa: B904  # it has its cause
+
+
+def _column(values: Sequence[object]) -> Sequence[object] | None:
+    """Return `None` for values that are all `None`: to the queue's functions it is the same."""
+    return None if values.count(None) == len(values) else values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from ..._core.checks import bad
@@ -174,7 +175,7 @@ class Query(NamedTuple):
     @property
     def numbered(self) -> str:
         """The statement with `$1`."""
-        return self._with((f"${number}" for number in range(1, len(self.values) + 1)), self._name)
+        return _numbered(self.template, self.schema, len(self.values))
 
     @property
     def formatted(self) -> str:
@@ -199,6 +200,12 @@ class Query(NamedTuple):
 
     def _with(self, places: Iterable[str], schema: str) -> str:
         return self.template.format(*places, schema=schema)
+
+
+@lru_cache(maxsize=64)
+def _numbered(template: str, schema: str, count: int) -> str:
+    """Return a statement with `$1`, for `count` values."""
+    return template.format(*(f"${number}" for number in range(1, count + 1)), schema=quoted(schema))
 
 
 class Fault(NamedTuple):

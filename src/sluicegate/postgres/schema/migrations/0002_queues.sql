@@ -24,11 +24,11 @@
 CREATE SEQUENCE {schema}.job_place AS bigint MINVALUE 1 CACHE 1;
 CREATE SEQUENCE {schema}.job_lease AS bigint MINVALUE 1 CACHE 1;
 
--- The slot of a key on the ring of 65,536: the first two bytes of its SHA-256, little-endian.
-CREATE FUNCTION {schema}.ring_slot(key text) RETURNS int LANGUAGE sql IMMUTABLE STRICT
+-- The slot of a key on the ring of 65,536: the first two bytes of its SHA-256, little-endian. It is
+-- inlined in queries, since it is STABLE as convert_to.
+CREATE FUNCTION {schema}.ring_slot(key text) RETURNS int LANGUAGE sql STABLE STRICT
 PARALLEL SAFE AS $$
-  SELECT get_byte(h.digest, 0) + 256 * get_byte(h.digest, 1)
-  FROM (SELECT sha256(convert_to(key, 'UTF8')) AS digest) h
+  SELECT get_byte(sha256(convert_to(key, 'UTF8')), 0) + 256 * get_byte(sha256(convert_to(key, 'UTF8')), 1)
 $$;
 
 CREATE TABLE {schema}.queue (
@@ -425,9 +425,8 @@ DECLARE
   v_lows bigint[];
   v_slots int[];
   v_priorities int[];
-  v_free text[];
-  v_others text[] := '{}';
-  v_locked text[];
+  v_seen text[];  -- keys with a visible lane
+  v_free text[];  -- of them, those whose lane is locked here
 BEGIN
   WITH taken AS (
     DELETE FROM {schema}.bell b WHERE b.ctid = ANY (ARRAY(
@@ -443,30 +442,29 @@ BEGIN
   IF v_keys IS NULL THEN
     RETURN;
   END IF;
-  v_free := ARRAY(
-    SELECT l.key FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = ANY (v_keys)
-    FOR NO KEY UPDATE SKIP LOCKED);
-  IF cardinality(v_free) < cardinality(v_keys) THEN
-    v_others := ARRAY(SELECT unnest(v_keys) EXCEPT SELECT unnest(v_free));
-    v_locked := ARRAY(
-      SELECT l.key FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = ANY (v_others));
-    IF cardinality(v_locked) > 0 THEN
-      INSERT INTO {schema}.bell (queue, low, key, slot, priority)
-      SELECT p_queue, m.low, m.key, m.slot, m.priority
-      FROM unnest(v_keys, v_lows, v_slots, v_priorities) AS m (key, low, slot, priority)
-      WHERE m.key = ANY (v_locked);
-    END IF;
-    -- NOT IN is hashed
-    PERFORM {schema}.make_new_lanes(p_queue, array_agg(m.key), array_agg(m.low), array_agg(m.slot),
-      array_agg(m.priority), p_now)
-    FROM unnest(v_keys, v_lows, v_slots, v_priorities) AS m (key, low, slot, priority)
-    WHERE m.key NOT IN (SELECT unnest(v_free || v_locked));
-  END IF;
-  IF cardinality(v_free) > 0 THEN
+  v_seen := ARRAY(
+    SELECT l.key FROM unnest(v_keys) AS k (key) CROSS JOIN LATERAL (
+      SELECT l.key FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = k.key OFFSET 0) l);
+  IF cardinality(v_seen) > 0 THEN
+    v_free := ARRAY(
+      SELECT l.key FROM unnest(v_seen) AS k (key) CROSS JOIN LATERAL (
+        SELECT l.key FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = k.key
+        OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) l);
     PERFORM {schema}.make_lanes(p_queue, array_agg(m.key), array_agg(m.low), array_agg(m.slot),
       array_agg(m.priority), p_now)
     FROM unnest(v_keys, v_lows, v_slots, v_priorities) AS m (key, low, slot, priority)
-    WHERE m.key NOT IN (SELECT unnest(v_others));
+    WHERE m.key IN (SELECT unnest(v_free));
+    INSERT INTO {schema}.bell (queue, low, key, slot, priority)
+    SELECT p_queue, m.low, m.key, m.slot, m.priority
+    FROM unnest(v_keys, v_lows, v_slots, v_priorities) AS m (key, low, slot, priority)
+    WHERE cardinality(v_free) < cardinality(v_seen) AND m.key IN (SELECT unnest(v_seen))
+      AND m.key NOT IN (SELECT unnest(v_free));
+  END IF;
+  IF cardinality(v_seen) < cardinality(v_keys) THEN
+    PERFORM {schema}.make_new_lanes(p_queue, array_agg(m.key), array_agg(m.low), array_agg(m.slot),
+      array_agg(m.priority), p_now)
+    FROM unnest(v_keys, v_lows, v_slots, v_priorities) AS m (key, low, slot, priority)
+    WHERE m.key NOT IN (SELECT unnest(v_seen));
   END IF;
 END $$;
 
@@ -570,7 +568,14 @@ DECLARE
   v_below int := p_below;
   v_from int := p_below & ~255;  -- the priorities from here, below v_below, are of one block
   v_priority int;
+  v_is_due boolean;
 BEGIN
+  SELECT l.priority, l.due <= p_now INTO v_priority, v_is_due FROM {schema}.lane l
+  WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND l.priority < p_below
+  ORDER BY l.queue, l.priority DESC, l.due LIMIT 1;
+  IF v_is_due IS NOT FALSE THEN  -- it is there and due, as nearly always, or there is none
+    RETURN v_priority;
+  END IF;
   LOOP
     IF v_from < v_below THEN
       WITH RECURSIVE walk (priority, due) AS (
@@ -930,8 +935,9 @@ END $$;
 -- it ends the statement.
 
 -- Settles leases: an element of the first arrays for each of them, and of the last two for each job of a
--- lane that was handled, with its lease: the first ones that it was given, in order. The action says
--- what becomes of the lease, and the place is that of the job that it is about:
+-- lane that was handled, with its lease: the first ones that it was given, in order. An array of delays,
+-- attempts, reasons or errors that is NULL has only NULLs. The action says what becomes of the lease,
+-- and the place is that of the job that it is about:
 --   keep  nothing else; the place is that of its next job, if it is behind those that were handled
 --   free  it ends; jobs that were not handled are given back
 --   done  of a job without a key: it was handled
@@ -952,18 +958,22 @@ SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_queue {schema}.queue;
-  -- of leases that are held, in the order of their keys
-  v_rows tid[];
+  -- of the leases of lanes, in the order of their keys
+  v_rows tid[];  -- NULL for a lease that is not held
   v_keys text[];
-  v_held bigint[];
+  v_leases bigint[];
   v_actions text[];
   v_nexts bigint[];
   v_afters bigint[];
   v_may_go boolean[];
   v_passed bigint[];  -- the last handled job of each
-  v_done bigint[];
-  v_empty bigint[] := '{}';  -- of them, those without a job that is left
-  v_loose bigint[];
+  v_empty boolean[];  -- whether it is freed, and has no job that is left
+  v_held bigint[];
+  v_count bigint;  -- of handled jobs whose leases are held
+  v_done bigint[] := p_done;
+  -- of the leases of handled jobs without a key
+  v_loose_leases bigint[];
+  v_loose bigint[];  -- NULL for a lease that is not held
   v_locked bigint[] := '{}';
   v_given record;
 BEGIN
@@ -975,72 +985,86 @@ BEGIN
       SELECT g.place FROM unnest(p_places, p_lanes) AS g (place, key) WHERE g.key IS NULL))
     ORDER BY j.place FOR NO KEY UPDATE;
   END IF;
-  SELECT array_agg(l.row), coalesce(array_agg(g.key), '{}'), coalesce(array_agg(g.lease), '{}'),
-    array_agg(g.action), array_agg(g.place), array_agg(l.after), array_agg(l.may_go)
-  INTO v_rows, v_keys, v_held, v_actions, v_nexts, v_afters, v_may_go
+  -- the window finds the handled jobs of a lease without a join, which would be quadratic
+  SELECT array_agg(l.row), coalesce(array_agg(g.key), '{}'), array_agg(g.lease), array_agg(g.action),
+    array_agg(g.place), array_agg(l.after), array_agg(l.may_go), array_agg(g.passed),
+    coalesce(array_agg(g.lease) FILTER (WHERE l.row IS NOT NULL), '{}'),
+    coalesce(sum(g.count) FILTER (WHERE l.row IS NOT NULL), 0)
+  INTO v_rows, v_keys, v_leases, v_actions, v_nexts, v_afters, v_may_go, v_passed, v_held, v_count
   FROM (
-    SELECT g.* FROM unnest(p_lanes, p_leases, p_actions, p_places) AS g (key, lease, action, place)
-    WHERE g.key IS NOT NULL ORDER BY g.key OFFSET 0) g
-  CROSS JOIN LATERAL (
+    SELECT w.* FROM (
+      SELECT u.*, max(u.done) OVER w AS passed, count(u.done) OVER w AS count FROM (
+        SELECT g.*, NULL::bigint AS done
+        FROM unnest(p_lanes, p_leases, p_actions, p_places) AS g (key, lease, action, place)
+        UNION ALL
+        SELECT NULL, d.lease, NULL, NULL, d.place FROM unnest(p_done, p_done_leases) AS d (place, lease)
+      ) u WINDOW w AS (PARTITION BY u.lease)) w
+    WHERE w.key IS NOT NULL ORDER BY w.key OFFSET 0) g
+  LEFT JOIN LATERAL (
     SELECT l.ctid AS row, least(l.after, l.low - 1) AS after,
       l.state = 0 AND (v_queue.key_rate IS NULL OR l.due <= v_now) AS may_go
     FROM {schema}.lane l
     WHERE l.queue = p_queue AND l.key = g.key  -- by the key, and not by the index of leases
       AND coalesce(l.lease = g.lease AND l.lease_until > v_now, false)
-    OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) l;
+    OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED) l ON true;
   IF cardinality(v_held) < cardinality(p_leases) THEN
     -- seen in a later statement; a lane that is free by now is settled by the next call
     v_locked := {schema}.live_of(p_queue, p_leases, p_lanes, p_places, v_held, v_now);
   END IF;
-  SELECT array_agg(d.place) INTO v_done FROM unnest(p_done, p_done_leases) AS d (place, lease)
-  WHERE d.lease = ANY (v_held);
-  v_passed := ARRAY(
-    SELECT m.place FROM unnest(v_held) WITH ORDINALITY AS h (lease, n) LEFT JOIN (
-      SELECT d.lease, max(d.place) AS place FROM unnest(p_done, p_done_leases) AS d (place, lease)
-      GROUP BY d.lease) m ON m.lease = h.lease
-    ORDER BY h.n);
-  v_loose := ARRAY(
-    SELECT j.place FROM (
+  IF v_count <> cardinality(p_done) THEN
+    v_done := ARRAY(
+      SELECT d.place FROM unnest(p_done, p_done_leases) AS d (place, lease)
+      WHERE d.lease = ANY (v_held));
+  END IF;
+  IF cardinality(v_keys) < cardinality(p_leases) THEN
+    SELECT array_agg(g.lease), array_agg(j.place) INTO v_loose_leases, v_loose FROM (
       SELECT g.* FROM unnest(p_places, p_leases, p_actions, p_lanes) AS g (place, lease, action, key)
       WHERE g.key IS NULL AND g.action = 'done' ORDER BY g.place OFFSET 0) g
-    CROSS JOIN LATERAL (
+    LEFT JOIN LATERAL (
       SELECT j.place FROM {schema}.job j WHERE j.queue = p_queue AND j.place = g.place
         AND coalesce(j.lease = g.lease AND j.lease_until > v_now, false)
-      OFFSET 0 FOR UPDATE SKIP LOCKED) j);
+      OFFSET 0 FOR UPDATE SKIP LOCKED) j ON true;
+  END IF;
   PERFORM {schema}.finish_jobs(v_queue, v_done || v_loose, v_now);
   IF 'free' = ANY (v_actions) THEN
-    WITH dropped AS (
+    v_empty := ARRAY(
+      SELECT g.row IS NOT NULL AND g.action = 'free' AND g.may_go AND NOT EXISTS (
+        SELECT FROM {schema}.jobs_of_lane(p_queue, g.key, v_queue.ordering_required,
+          coalesce(least(g.after, g.passed), g.after), 1))
+      FROM unnest(v_rows, v_keys, v_actions, v_may_go, v_afters, v_passed)
+        WITH ORDINALITY AS g (row, key, action, may_go, after, passed, n) ORDER BY g.n);
+    IF true = ANY (v_empty) THEN
       DELETE FROM {schema}.lane l WHERE l.ctid = ANY (ARRAY(
-        SELECT g.row
-        FROM unnest(v_rows, v_keys, v_actions, v_may_go, v_afters, v_passed)
-          AS g (row, key, action, may_go, after, passed)
-        WHERE g.action = 'free' AND g.may_go AND NOT EXISTS (
-          SELECT FROM {schema}.jobs_of_lane(p_queue, g.key, v_queue.ordering_required,
-            coalesce(least(g.after, g.passed), g.after), 1))))
-      RETURNING l.lease
-    )
-    SELECT coalesce(array_agg(d.lease), '{}') INTO v_empty FROM dropped d;
+        SELECT g.row FROM unnest(v_rows, v_empty) AS g (row, empty) WHERE g.empty));
+    END IF;
   END IF;
-  IF cardinality(v_empty) < cardinality(v_keys) THEN
-    PERFORM {schema}.pass_jobs(v_queue, v_rows, v_keys, v_actions, v_nexts, v_passed, v_now);
+  IF v_empty IS NULL OR false = ANY (v_empty) THEN
+    PERFORM {schema}.pass_jobs(v_queue, v_rows, v_actions, v_nexts, v_passed, v_empty, v_now);
   END IF;
+  RETURN QUERY
+  SELECT g.lease, CASE WHEN g.row IS NULL THEN
+      CASE WHEN g.lease = ANY (v_locked) THEN 'locked' ELSE 'lost' END
+    WHEN g.action <> 'free' THEN 'kept' WHEN g.empty THEN 'empty' ELSE 'freed' END
+  FROM unnest(v_leases, v_rows, v_actions, v_empty) AS g (lease, row, action, empty)
+  WHERE g.row IS NULL OR g.action NOT IN ('nak', 'fail', 'bury')
+  UNION ALL
+  SELECT g.lease, CASE WHEN g.place IS NOT NULL THEN 'empty'
+    WHEN g.lease = ANY (v_locked) THEN 'locked' ELSE 'lost' END
+  FROM unnest(v_loose_leases, v_loose) AS g (lease, place);
   FOR v_given IN
     SELECT * FROM unnest(p_leases, p_lanes, p_actions, p_places, p_delays, p_attempts, p_reasons, p_errors)
       WITH ORDINALITY AS g (lease, lane, action, place, delay, attempts, reason, error, n)
+    WHERE CASE WHEN g.lane IS NULL THEN g.action <> 'done'
+      ELSE g.action IN ('nak', 'fail', 'bury') AND g.lease = ANY (v_held) END
     ORDER BY g.lane, g.n
   LOOP
     r_lease := v_given.lease;
-    IF v_given.lane IS NULL AND v_given.action = 'done' THEN
-      r_fate := CASE WHEN v_given.place = ANY (v_loose) THEN 'empty'
-        WHEN v_given.lease = ANY (v_locked) THEN 'locked' ELSE 'lost' END;
-    ELSIF v_given.lane IS NULL THEN
+    IF v_given.lane IS NULL THEN
       r_fate := {schema}.settle_loose(v_queue, v_given.lease, v_given.action, v_given.place,
         v_given.delay, v_given.attempts, v_given.reason, v_given.error, v_now);
       IF r_fate = 'lost' AND v_given.lease = ANY (v_locked) THEN
         r_fate := 'locked';
       END IF;
-    ELSIF v_given.lease <> ALL (v_held) THEN
-      r_fate := CASE WHEN v_given.lease = ANY (v_locked) THEN 'locked' ELSE 'lost' END;
     ELSIF v_given.action = 'nak' THEN
       UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
         after = least(l.after, l.low - 1), low = NULL, attempts = coalesce(v_given.attempts, l.attempts),
@@ -1050,12 +1074,9 @@ BEGIN
           CASE WHEN v_queue.key_rate IS NOT NULL THEN l.due END)
       WHERE l.queue = p_queue AND l.key = v_given.lane;
       r_fate := 'waiting';
-    ELSIF v_given.action IN ('fail', 'bury') THEN
+    ELSE
       r_fate := {schema}.give_up(v_queue, v_given.lane, v_given.lease, v_given.place, v_given.attempts,
         v_given.reason, v_given.error, v_given.action = 'bury', v_now);
-    ELSE
-      r_fate := CASE WHEN v_given.action <> 'free' THEN 'kept'
-        WHEN v_given.lease = ANY (v_empty) THEN 'empty' ELSE 'freed' END;
     END IF;
     RETURN NEXT;
   END LOOP;
@@ -1078,15 +1099,15 @@ END $$;
 
 -- Moves leased lanes behind their handled jobs, and ends the leases of those that are freed.
 CREATE FUNCTION {schema}.pass_jobs(
-  p_queue {schema}.queue, p_rows tid[], p_keys text[], p_actions text[], p_nexts bigint[], p_passed bigint[],
-  p_now timestamptz)
+  p_queue {schema}.queue, p_rows tid[], p_actions text[], p_nexts bigint[], p_passed bigint[],
+  p_empty boolean[], p_now timestamptz)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF 'free' <> ANY (p_actions) THEN
     -- the lease that goes on is the first one of its next job, if it has one
     UPDATE {schema}.lane l SET after = least(g.passed, l.low - 1), lost = 0,
       attempts = (g.next > g.passed)::int, head = CASE WHEN g.next > g.passed THEN g.next END
-    FROM unnest(p_rows, p_keys, p_actions, p_nexts, p_passed) AS g (row, key, action, next, passed)
+    FROM unnest(p_rows, p_actions, p_nexts, p_passed) AS g (row, action, next, passed)
     WHERE l.ctid = g.row AND g.passed IS NOT NULL AND g.action <> 'free';
   END IF;
   IF 'free' = ANY (p_actions) THEN
@@ -1095,8 +1116,8 @@ BEGIN
       attempts = CASE WHEN g.passed IS NULL THEN greatest(0, l.attempts - 1) ELSE 0 END,
       lost = CASE WHEN g.passed IS NULL THEN l.lost ELSE 0 END,
       due = CASE WHEN p_queue.key_rate IS NULL THEN p_now ELSE greatest(p_now, l.due) END
-    FROM unnest(p_rows, p_actions, p_passed) AS g (row, action, passed)
-    WHERE l.ctid = g.row AND g.action = 'free';
+    FROM unnest(p_rows, p_actions, p_passed, p_empty) AS g (row, action, passed, empty)
+    WHERE l.ctid = g.row AND g.action = 'free' AND NOT g.empty;
   END IF;
 END $$;
 
