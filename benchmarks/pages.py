@@ -83,7 +83,8 @@ def _figures(results: Results, machine: str) -> str:
         if case.unit.per_item
         else f"{results.rounds} rounds"
     )
-    figures = f"\n{machine}; {amount}.\n\n{for_markdown(results)}\n\n"
+    libraries = ", ".join([machine, *results.libraries])
+    figures = f"\n{libraries}; {amount}.\n\n{for_markdown(results)}\n\n"
     picture = f"![{case.title}]({_from_page(case.name)})"
     return f"{figures}{picture}\n\n" if case.is_drawn else figures
 
