@@ -173,6 +173,8 @@ class Case:
     """
     is_drawn: bool = True
     """Whether a plot is shown below the table; a hundred bars are less clear than their table."""
+    is_stacked: bool = False
+    """Whether the lines are parts of a whole, and are drawn in one bar for each point."""
     notes: Callable[[Results], Sequence[str]] = _nothing
     """Computes conclusions from the figures, as sentences below the table."""
 

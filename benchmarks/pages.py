@@ -27,7 +27,7 @@ PAGE = Path("benchmarks/README.md")
 FOR_USERS = Path("docs/explanation/benchmarks.md")
 PLOTS = Path("benchmarks/plots")
 SHOWN = Path("docs/assets/benchmarks")
-FOR_USERS_TOO = frozenset({"accept", "postgres", "spark"})
+FOR_USERS_TOO = frozenset({"accept", "kafka-postgres-parts", "postgres", "spark"})
 """The cases whose plots are on the page for users."""
 
 
@@ -115,6 +115,8 @@ def write_plot(results: Results, root: Path = ROOT) -> Path:
         axes = figure.subplots()
         if results.case.along is None:
             plots.bars(axes, results)
+        elif results.case.is_stacked:
+            plots.stacks(axes, results)
         elif all(isinstance(at, int) for at in results.points):
             plots.curves(axes, results)
         else:
@@ -129,6 +131,8 @@ def write_plot(results: Results, root: Path = ROOT) -> Path:
 
 
 def _height(results: Results) -> float:
+    if results.case.is_stacked:
+        return 1.6 + 0.5 * len(results.points)
     if results.case.along is not None and all(isinstance(at, int) for at in results.points):
         return 4.2
     groups = 0.0 if results.case.along is None else 0.2 * len(results.points)
