@@ -67,8 +67,8 @@ def write_between_marks(name: str, figures: str, root: Path = ROOT, page: Path =
 
 
 def _wrapped(line: str) -> str:
-    """Wrap a line to the page's width, unless it is a row of a table."""
-    if line.startswith("|"):
+    """Wrap a line to the page's width, unless it is a row of a table or a picture."""
+    if line.startswith(("|", "![")):
         return line
     hanging = "  " if line.startswith("- ") else ""
     return textwrap.fill(
