@@ -68,7 +68,11 @@ check: $(VENV)/.dev  ## format, lint, types, import rules, docs
 	$(BIN)/python -m pytest -q tests/layering/check_rules.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir $(VENV)/site  # with --quiet it passes over warnings
 
-bench: $(VENV)/.dev  ## peers and us, interleaved; rewrites the figures
+$(VENV)/.bench: pyproject.toml $(VENV)/.dev
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --group bench
+	@touch $@
+
+bench: $(VENV)/.bench  ## peers and us, interleaved; rewrites the figures
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-compare: $(VENV)/.dev  ## this checkout and REV=<revision>; fails above 5 % more processor time

@@ -31,6 +31,15 @@ class Environment:
         """Return whether an optional package is installed."""
         return package not in self.refused
 
+    def version(self, package: str) -> str:
+        """Return the name and the version of an installed package."""
+        name = package.partition("[")[0]
+        script = f"from importlib.metadata import version; print(version({name!r}))"
+        found = subprocess.run(
+            [self.executable, "-c", script], capture_output=True, text=True, check=True
+        )
+        return f"{name} {found.stdout.strip()}"
+
 
 @contextlib.contextmanager
 def environment(

@@ -62,6 +62,8 @@ class Contender:
     """Its place in a case that compares several ways along a dimension, such as batch sizes."""
     items: int | None = None
     """Number of items of a turn, if it differs from the case's number."""
+    library: str | None = None
+    """Name and version of its library, if that is in an environment of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,16 @@ class Place:
 
 
 def placed(
-    line: str, at: int | str, turn: Turn, *, ours: bool = False, items: int | None = None
+    line: str,
+    at: int | str,
+    turn: Turn,
+    *,
+    ours: bool = False,
+    items: int | None = None,
+    library: str | None = None,
 ) -> Contender:
     """Make a contender of a case that compares ways along a dimension."""
-    return Contender(name_of(line, at), turn, ours, Place(line, at), items)
+    return Contender(name_of(line, at), turn, ours, Place(line, at), items, library)
 
 
 def name_of(line: str, at: int | str) -> str:
@@ -165,6 +173,8 @@ class Case:
     """
     is_drawn: bool = True
     """Whether a plot is shown below the table; a hundred bars are less clear than their table."""
+    is_stacked: bool = False
+    """Whether the lines are parts of a whole, and are drawn in one bar for each point."""
     notes: Callable[[Results], Sequence[str]] = _nothing
     """Computes conclusions from the figures, as sentences below the table."""
 
@@ -198,6 +208,8 @@ class Results:
     places: Mapping[str, Place] = field(default_factory=dict[str, "Place"])
     beside: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
     """The same by the case's other clock, for contenders whose turns return both times."""
+    libraries: Sequence[str] = ()
+    """The libraries that are in environments of their own, with their versions."""
 
     @property
     def lines(self) -> list[str]:
@@ -312,6 +324,7 @@ def measure(case: Case, *, items: int, rounds: int) -> Results:
             ours=frozenset(each.name for each in contenders if each.ours),
             places=places,
             beside=beside | _fastest(case, places, beside),
+            libraries=list(dict.fromkeys(each.library for each in contenders if each.library)),
         )
 
 

@@ -23,6 +23,7 @@ LIBRARIES = (
     "depeche-db",
     "procrastinate",
     "pgmq",
+    "pgqueuer",
     "pyspark",
     "pyarrow",
     "uvloop",

@@ -27,7 +27,7 @@ PAGE = Path("benchmarks/README.md")
 FOR_USERS = Path("docs/explanation/benchmarks.md")
 PLOTS = Path("benchmarks/plots")
 SHOWN = Path("docs/assets/benchmarks")
-FOR_USERS_TOO = frozenset({"accept", "postgres", "spark"})
+FOR_USERS_TOO = frozenset({"accept", "kafka-postgres-parts", "postgres", "spark"})
 """The cases whose plots are on the page for users."""
 
 
@@ -67,8 +67,8 @@ def write_between_marks(name: str, figures: str, root: Path = ROOT, page: Path =
 
 
 def _wrapped(line: str) -> str:
-    """Wrap a line to the page's width, unless it is a row of a table."""
-    if line.startswith("|"):
+    """Wrap a line to the page's width, unless it is a row of a table or a picture."""
+    if line.startswith(("|", "![")):
         return line
     hanging = "  " if line.startswith("- ") else ""
     return textwrap.fill(
@@ -83,7 +83,8 @@ def _figures(results: Results, machine: str) -> str:
         if case.unit.per_item
         else f"{results.rounds} rounds"
     )
-    figures = f"\n{machine}; {amount}.\n\n{for_markdown(results)}\n\n"
+    libraries = ", ".join([machine, *results.libraries])
+    figures = f"\n{libraries}; {amount}.\n\n{for_markdown(results)}\n\n"
     picture = f"![{case.title}]({_from_page(case.name)})"
     return f"{figures}{picture}\n\n" if case.is_drawn else figures
 
@@ -114,6 +115,8 @@ def write_plot(results: Results, root: Path = ROOT) -> Path:
         axes = figure.subplots()
         if results.case.along is None:
             plots.bars(axes, results)
+        elif results.case.is_stacked:
+            plots.stacks(axes, results)
         elif all(isinstance(at, int) for at in results.points):
             plots.curves(axes, results)
         else:
@@ -128,6 +131,8 @@ def write_plot(results: Results, root: Path = ROOT) -> Path:
 
 
 def _height(results: Results) -> float:
+    if results.case.is_stacked:
+        return 1.6 + 0.5 * len(results.points)
     if results.case.along is not None and all(isinstance(at, int) for at in results.points):
         return 4.2
     groups = 0.0 if results.case.along is None else 0.2 * len(results.points)

@@ -1,4 +1,4 @@
-"""The plots of a case, drawn on given axes: bars, grouped bars or curves. A line through a bar's
+"""The plots of a case, drawn on given axes: bars, grouped or stacked bars, or curves. A line through a bar's
 end or a point shows the spread of its rounds.
 """
 
@@ -56,6 +56,25 @@ def groups(axes: Any, results: Results) -> None:
     )
     axes.legend(frameon=False, loc="best")
     _finish_bars(axes, results, drawn)
+
+
+def stacks(axes: Any, results: Results) -> None:
+    """Draw a bar for each point, with the medians of the lines behind each other."""
+    colours = _colours(results)
+    ends = [0.0] * len(results.points)
+    heights = [-number for number in range(len(results.points))]
+    for line in results.lines:
+        medians = [results.spread(name_of(line, at)).median for at in results.points]
+        drawn = axes.barh(heights, medians, left=ends, color=colours[line], label=line)
+        ink = "black" if colours[line] > "#8" else "white"
+        axes.bar_label(drawn, [*map(_label, medians)], label_type="center", color=ink)
+        ends = [end + median for end, median in zip(ends, medians, strict=True)]
+    for height, end in zip(heights, ends, strict=True):
+        axes.annotate(_label(end), (end, height), (6, 0), textcoords="offset points", va="center")
+    axes.set_yticks(heights, results.points)
+    axes.set_xlabel(f"{results.case.unit.title}, lower is better")
+    axes.margins(x=0.08)
+    axes.figure.legend(frameon=False, loc="outside lower center", ncols=len(results.lines))
 
 
 def curves(axes: Any, results: Results) -> None:

@@ -32,7 +32,22 @@ def _processor_seconds() -> float:
     import psutil
 
     this = psutil.Process()
-    return sum(map(_seconds, (this, *this.children(recursive=True))))
+    family = (this, *this.children(recursive=True))
+    return sum(_seconds(process) for process in family if not _is_server(process))
+
+
+def seconds_of(process: psutil.Process) -> float:
+    """Return the processor time of a process and of all that it started, running or ended."""
+    return sum(map(_seconds, (process, *process.children(recursive=True))))
+
+
+def _is_server(process: psutil.Process) -> bool:
+    import psutil
+
+    try:
+        return bool(process.name() == SERVER)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _seconds(process: psutil.Process) -> float:
@@ -40,10 +55,7 @@ def _seconds(process: psutil.Process) -> float:
     import psutil
 
     try:
-        with process.oneshot():
-            if process.name() == SERVER:
-                return 0.0
-            used = process.cpu_times()
+        used = process.cpu_times()
     except psutil.NoSuchProcess:
         return 0.0
     return float(used.user + used.system + used.children_user + used.children_system)

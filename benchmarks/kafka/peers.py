@@ -2,35 +2,79 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from .ways import CONCURRENCY
+from .ways import CONCURRENCY, FETCH
 
 if TYPE_CHECKING:
     from ..stopwatch import Took
     from .counting import Counter
+    from .ways import Way
 
 
-async def faststream(bootstrap: str, topic: str, counter: Counter) -> Took:
-    """Use FastStream with its defaults, without a log line for each message: one record after
-    another, with periodic commits before they are handled.
+def faststream(*, in_batches: bool = False) -> Way:
+    """Use FastStream with its defaults, without log lines: one record or batch after another, with
+    periodic commits before they are handled.
     """
-    library: Any = importlib.import_module("faststream.kafka")
-    broker = library.KafkaBroker(bootstrap, logger=None)
 
-    subscribe = broker.subscriber(topic, group_id=uuid.uuid4().hex, auto_offset_reset="earliest")
+    async def way(bootstrap: str, topic: str, counter: Counter) -> Took:
+        library: Any = importlib.import_module("faststream.kafka")
+        broker = library.KafkaBroker(bootstrap, logger=None)
+        batches: dict[str, Any] = {"batch": True, "max_records": FETCH} if in_batches else {}
+        subscribe = broker.subscriber(
+            topic, group_id=uuid.uuid4().hex, auto_offset_reset="earliest", **batches
+        )
 
-    async def handle(message: bytes) -> None:
-        await counter.handle(message)
+        async def handle(message: bytes) -> None:
+            await counter.handle(message)
 
-    subscribe(handle)
-    async with broker:
-        await broker.start()
-        await counter.wait_finished()
-        return counter.read()
+        async def handle_batch(messages: list[bytes]) -> None:
+            counter.count(len(messages))
+
+        subscribe(handle_batch if in_batches else handle)
+        async with broker:
+            await broker.start()
+            await counter.wait_finished()
+            return counter.read_last()
+
+    return way
+
+
+def arroyo(*, in_batches: bool = False) -> Way:
+    """Use arroyo with its defaults: a task for each record, or for each batch, in this thread, with
+    periodic commits of handled records.
+    """
+
+    async def way(bootstrap: str, topic: str, counter: Counter) -> Took:
+        kafka: Any = importlib.import_module("arroyo.backends.kafka")
+        processing: Any = importlib.import_module("arroyo.processing")
+        strategies: Any = importlib.import_module("arroyo.processing.strategies")
+        types: Any = importlib.import_module("arroyo.types")
+
+        def handle(message: Any) -> None:
+            counter.count(len(message.payload) if in_batches else 1)
+            if counter.is_finished:
+                processor.signal_shutdown()
+
+        class Strategies(strategies.ProcessingStrategyFactory):  # type: ignore[misc]  # not installed here
+            def create_with_partitions(self, commit: Any, partitions: object) -> Any:
+                task = strategies.RunTask(handle, strategies.CommitOffsets(commit))
+                return strategies.BatchStep(FETCH, 0.2, task) if in_batches else task
+
+        options = kafka.build_kafka_consumer_configuration(
+            {},
+            bootstrap_servers=[bootstrap],
+            group_id=uuid.uuid4().hex,
+            auto_offset_reset="earliest",
+        )
+        consumer = kafka.KafkaConsumer(options)
+        processor = processing.StreamProcessor(consumer, types.Topic(topic), Strategies())
+        processor.run()
+        return counter.read_last()
+
+    return way
 
 
 async def pyrallel(bootstrap: str, topic: str, counter: Counter) -> Took:
@@ -51,7 +95,6 @@ async def pyrallel(bootstrap: str, topic: str, counter: Counter) -> Took:
     await consumer.start()
     try:
         await counter.wait_finished()
-        await asyncio.sleep(0)
-        return counter.read()
+        return counter.read_last()
     finally:
         await consumer.stop()

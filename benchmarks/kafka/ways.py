@@ -20,7 +20,7 @@ from sluicegate.kafka import KafkaSource
 from ..peers.task_recipe import Host
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from sluicegate.consumer import Source
 
@@ -76,12 +76,16 @@ def ours(
     concurrency: int = CONCURRENCY,
     window: int = WINDOW,
     made: Callable[[str, str], Source] = source_of,
+    in_batches: bool = False,
 ) -> Way:
     """Use Sluicegate's consumer with all defaults, a timeout, and a limit for each key, until the
     last commit; the offset map is stored with each commit.
     """
 
     async def way(bootstrap: str, topic: str, counter: Counter) -> Took:
+        async def handle_batch(messages: Sequence[object]) -> None:
+            counter.count(len(messages))
+
         async with Consumer(
             made(bootstrap, topic),
             concurrency=concurrency,
@@ -89,7 +93,11 @@ def ours(
             timeout=5.0,
             commits=Commits(every=0.25),
         ) as consumer:
-            run = asyncio.create_task(consumer.run(counter.handle))
+            run = asyncio.create_task(
+                consumer.run_batch(handle_batch, size=FETCH, max_wait=0.2)
+                if in_batches
+                else consumer.run(counter.handle)
+            )
             await counter.wait_finished()
             await consumer.commit()
             took = counter.read()
@@ -152,7 +160,7 @@ async def unhandled(bootstrap: str, topic: str, counter: Counter) -> Took:
             if not fetched:
                 break
             for records in fetched.values():
-                counter.skip(len(records))
+                counter.count(len(records))
         return counter.read()
 
 
@@ -164,5 +172,5 @@ async def source_alone(bootstrap: str, topic: str, counter: Counter) -> Took:
         await host.wait_assigned()
         while not counter.is_finished:
             for each in await source.fetch(host.claims, FETCH) or ():
-                counter.skip(len(each.records))
+                counter.count(len(each.records))
         return counter.read()

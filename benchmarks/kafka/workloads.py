@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..workloads import Workload
 from .counting import Counter
-from .peers import faststream, pyrallel
+from .peers import arroyo, faststream, pyrallel
 from .ways import bare, confluent_source_of, ours, recipe
 
 if TYPE_CHECKING:
@@ -20,9 +20,15 @@ OURS = "Sluicegate"
 RECIPE = "task per message, lock per key"
 BARE = "bare getmany loop"
 CONFLUENT = "Sluicegate, over librdkafka"
+OURS_BATCHES = "Sluicegate, batches of 500"
 FASTSTREAM = "FastStream, one by one"
+FASTSTREAM_BATCHES = "FastStream, batches of 500"
+ARROYO = "arroyo, RunTask"
+ARROYO_BATCHES = "arroyo, BatchStep of 500"
 PYRALLEL = "pyrallel-consumer"
 WIDE = "Sluicegate, 1,000 at once"
+
+OUR_WAYS = frozenset({OURS, OURS_BATCHES, CONFLUENT})
 
 TOPIC = "records"
 LONGEST = 0.005
@@ -35,7 +41,11 @@ _WAYS: dict[str, tuple[Way, int]] = {
     OURS: (ours(), 100_000),
     CONFLUENT: (ours(made=confluent_source_of), 100_000),
     RECIPE: (recipe, 100_000),
-    FASTSTREAM: (faststream, 10_000),
+    OURS_BATCHES: (ours(in_batches=True), 100_000),
+    FASTSTREAM: (faststream(), 10_000),
+    FASTSTREAM_BATCHES: (faststream(in_batches=True), 100_000),
+    ARROYO: (arroyo(), 100_000),
+    ARROYO_BATCHES: (arroyo(in_batches=True), 100_000),
     PYRALLEL: (pyrallel, 4_000),
 }
 _WAITING_WAYS: dict[str, Way] = {
@@ -66,7 +76,7 @@ def workloads(bootstrap: str) -> dict[str, Workload]:
         return lambda items: lambda: asyncio.run(consume(items))
 
     quick = {
-        name: Workload(name, items, prepared(way, TOPIC, 0.0), ours=name in (OURS, CONFLUENT))
+        name: Workload(name, items, prepared(way, TOPIC, 0.0), ours=name in OUR_WAYS)
         for name, (way, items) in _WAYS.items()
     }
     waiting = {

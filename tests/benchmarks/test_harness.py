@@ -259,6 +259,29 @@ def test_a_case_along_something_is_drawn_with_every_line(words: bool, tmp_path: 
     assert "peer" in drawn
 
 
+def test_the_parts_of_a_whole_are_drawn_in_one_bar_with_their_sum(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    contenders = [
+        placed("first", "way", lambda: 30e-9, items=1),
+        placed("second", "way", lambda: 12e-9, ours=True, items=1),
+    ]
+    case = replace(a_case(*contenders), along="way", is_stacked=True)
+    drawn = pages.write_plot(measure(case, items=1, rounds=1), tmp_path).read_text()
+    assert {">30<", ">12<", ">42<", ">first<", ">second<"} <= {*re.findall(r">[a-z0-9]+<", drawn)}
+
+
+def test_the_page_names_the_libraries_of_other_environments(tmp_path: Path) -> None:
+    page = tmp_path / pages.PAGE
+    page.parent.mkdir(parents=True)
+    page.write_text("<!-- figures: made -->\n<!-- end: made -->\n")
+    case = a_case(
+        Contender("ours", lambda: 1e-6, ours=True),
+        *(Contender(name, lambda: 1e-6, library="peer 1.2") for name in ("peer", "another")),
+    )
+    pages.write_page(measure(case, items=10, rounds=1), "a machine", tmp_path)
+    assert "a machine, peer 1.2; 10 items, 1 rounds." in page.read_text()
+
+
 def test_more_lines_than_colours_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     contenders = [placed(f"line {n}", "at", lambda: 1.0, ours=True) for n in range(9)]

@@ -31,10 +31,29 @@ def test_a_turn_without_all_of_its_records_is_no_figure() -> None:
         counter.read()
 
 
-def test_records_that_nothing_handles_are_counted_too() -> None:
-    counter = Counter(5)
-    counter.skip(5)
-    assert counter.is_finished
+def test_a_batch_of_records_is_counted_at_once() -> None:
+    async def turn() -> None:
+        counter = Counter(5)
+        counter.count(5)
+        assert counter.is_finished
+        await counter.wait_finished()
+
+    asyncio.run(turn())
+
+
+def test_records_behind_the_last_one_take_no_time() -> None:
+    async def turn() -> None:
+        counter = Counter(2)
+        counter.count(1)
+        with pytest.raises(AssertionError, match="1 of 2 records were handled"):
+            counter.read_last()
+        counter.count(1)
+        took = counter.read_last()
+        counter.count(1)
+        await counter.handle(object())
+        assert counter.read_last() is took
+
+    asyncio.run(turn())
 
 
 def test_an_environment_that_cannot_be_made_leaves_the_case_out(tmp_path: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import beside, clients, keys, parts, pipe, sink, source
+from . import beside, clients, keys, parts, pipe, pipe_parts, sink, source
 
 CASES = (
     source.CASE,
@@ -11,5 +11,6 @@ CASES = (
     *parts.CASES,
     *beside.CASES,
     *pipe.CASES,
+    pipe_parts.CASE,
     sink.CASE,
 )

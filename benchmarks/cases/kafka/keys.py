@@ -39,7 +39,10 @@ FROM = {OURS: 1, PYRALLEL: 10, WIDE: 1_000}
 def prepare(count: int) -> Iterator[Sequence[Contender]]:
     share = min(1.0, count / MESSAGES)
     keys_of = [keys for keys in KEYS if share == 1.0 or keys >= 10]
-    with a_broker() as broker, members(broker.bootstrap) as processes:
+    with (
+        a_broker() as broker,
+        members(broker.bootstrap, peers=[PACKAGES[PYRALLEL]]) as processes,
+    ):
         if not processes:
             raise CaseUnavailableError("aiokafka could not be installed")
         for keys in keys_of:

@@ -6,18 +6,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sluicegate import Limits
 
 from ...destination import Destination, postgres_server
+from ...environments import environment
 from ...harness import US_PER_ITEM, Case, Contender, name_of, placed
 from ...kafka.pipes.actions import ACTIONS, actions
 from ...kafka.pipes.loops import copy, executemany, fetch_and_write
 from ...kafka.pipes.ours import into_table, pipe
-from ...kafka.pipes.runs import Run, timed
+from ...kafka.pipes.quix import ITEMS, PACKAGE, QUIX
+from ...kafka.pipes.runs import ARRIVED, Run, check_rows, timed
 from ...kafka.pipes.slow import SlowDestination
 from ...kafka.topics import a_broker, fill_with
+from ...workers import SOURCES, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,10 +51,14 @@ def turn(way: Way, bootstrap: str, to: Destination, count: int) -> TimedTurn:
 
 @contextlib.contextmanager
 def prepare(count: int) -> Iterator[Sequence[Contender]]:
-    with a_broker() as broker, postgres_server() as dsn:
+    with (
+        a_broker() as broker,
+        postgres_server() as dsn,
+        _quix(broker.bootstrap, dsn) as (worker, library),
+    ):
         fill_with(broker, TOPIC, actions(count, KEYS), partitions=PARTITIONS)
         to = Destination(dsn, ACTIONS)
-        yield [
+        ways = [
             placed(line, size, turn(way, broker.bootstrap, to, count), ours=line in {PLAIN, KEYED})
             for size in SIZES
             for line, way in (
@@ -59,6 +68,37 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
                 (KEYED, into_table(size, keyed=True)),
             )
         ]
+        peers = [
+            placed(QUIX, size, partial(_turn_of, worker, to, size, count), library=library)
+            for size in SIZES
+            if worker is not None
+        ]
+        yield ways + peers
+
+
+@contextlib.contextmanager
+def _quix(bootstrap: str, dsn: str) -> Iterator[tuple[Worker | None, str | None]]:
+    """Start a process with Quix Streams, if it can be installed; also return its version."""
+    with environment(sys.executable, ["tenacity"], [PACKAGE]) as made:
+        if not made.has(PACKAGE):
+            yield None, None
+            return
+        arguments = [bootstrap, TOPIC, dsn, ACTIONS.name, *map(str, SIZES)]
+        with Worker(
+            SOURCES,
+            executable=made.executable,
+            program="kafka.programs.quix",
+            arguments=arguments,
+        ) as worker:
+            yield worker, made.version(PACKAGE)
+
+
+def _turn_of(worker: Worker, to: Destination, size: int, count: int) -> Took:
+    """Move all records of the topic in the process of Quix Streams."""
+    asyncio.run(to.make_empty(ARRIVED, "CHECKPOINT"))
+    took, _ = worker.turn(name_of(QUIX, size), min(1.0, count / ITEMS))
+    asyncio.run(check_rows(to, count))
+    return took
 
 
 def _hot_turn(bootstrap: str, count: int, *, ours: bool) -> TimedTurn:
@@ -89,8 +129,9 @@ def prepare_hot(count: int) -> Iterator[Sequence[Contender]]:
 def _ratios(results: Results) -> list[str]:
     """Compare the pipe with each loop, by wall time."""
     found: list[str] = []
+    peers = [peer for peer in (INSERT, COPY, QUIX) if peer in results.lines]
     for line in (PLAIN, KEYED):
-        for peer in (INSERT, COPY):
+        for peer in peers:
             ratios = [
                 (size, results.ratio(name_of(line, size), name_of(peer, size))) for size in SIZES
             ]
@@ -106,7 +147,7 @@ CASE = Case(
     name="kafka-postgres",
     title="From Kafka into PostgreSQL, by the records of a batch",
     prepare=prepare,
-    items=100_000,
+    items=ITEMS,
     quick_items=2_000,
     unit=US_PER_ITEM,
     peers=(),

@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING
 from ...environments import environment
 from ...harness import NS_PER_ITEM, Case, CaseUnavailableError, name_of, placed
 from ...kafka.topics import a_broker, fill
-from ...kafka.workloads import BARE, FASTSTREAM, OURS, PYRALLEL, RECIPE, TOPIC, workloads
+from ...kafka.workloads import (
+    ARROYO,
+    ARROYO_BATCHES,
+    BARE,
+    FASTSTREAM,
+    FASTSTREAM_BATCHES,
+    OUR_WAYS,
+    OURS,
+    OURS_BATCHES,
+    PYRALLEL,
+    RECIPE,
+    TOPIC,
+    workloads,
+)
 from ...stopwatch import Clock
 from ...workers import SOURCES, Worker
 from ..interpreters import interpreters
@@ -27,13 +40,19 @@ KEYS = 1_000
 PARTITIONS = 4
 PYTHONS = ("3.11.", "3.12.")
 """The Python versions of the goals."""
-PACKAGES = {FASTSTREAM: "faststream[kafka]", PYRALLEL: "pyrallel-consumer"}
+PACKAGES = {
+    FASTSTREAM: "faststream[kafka]",
+    FASTSTREAM_BATCHES: "faststream[kafka]",
+    ARROYO: "sentry-arroyo",
+    ARROYO_BATCHES: "sentry-arroyo",
+    PYRALLEL: "pyrallel-consumer",
+}
 """The required peers."""
 
 
 @contextlib.contextmanager
 def members(
-    bootstrap: str, *also: str, peers: Sequence[str] = (*PACKAGES.values(),)
+    bootstrap: str, *also: str, peers: Sequence[str] = (*dict.fromkeys(PACKAGES.values()),)
 ) -> Iterator[dict[str, tuple[Worker, Environment]]]:
     """Start a process of each interpreter for which the clients can be installed, in an environment
     that also has the peers.
@@ -80,12 +99,13 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
                 line,
                 name,
                 partial(take, worker, name, share),
-                ours=name == OURS,
+                ours=name in OUR_WAYS,
                 items=works[name].count(share),
+                library=made.version(PACKAGES[name]) if name in PACKAGES else None,
             )
             for works in [workloads(broker.bootstrap)]
             for line, (worker, made) in processes.items()
-            for name in (BARE, OURS, RECIPE, FASTSTREAM, PYRALLEL)
+            for name in (BARE, OURS, OURS_BATCHES, RECIPE, *PACKAGES)
             if name not in PACKAGES or made.has(PACKAGES[name])
         ]
 
@@ -93,9 +113,11 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 def _ratios(results: Results) -> list[str]:
     """Format Sluicegate's processor time compared with each way, by Python version."""
     found: list[str] = []
-    for peer in (RECIPE, FASTSTREAM, PYRALLEL):
+    batches = {FASTSTREAM_BATCHES, ARROYO_BATCHES}
+    for peer in (RECIPE, *PACKAGES):
+        way = OURS_BATCHES if peer in batches else OURS
         ratios = [
-            (line, results.ratio(name_of(line, OURS), name_of(line, peer)))
+            (line, results.ratio(name_of(line, way), name_of(line, peer)))
             for line in results.lines
             if name_of(line, peer) in results.figures
         ]
@@ -104,7 +126,7 @@ def _ratios(results: Results) -> list[str]:
             for line, each in ratios
         ]
         if told:
-            found.append(f"Sluicegate, against {peer}: {', '.join(told)}.")
+            found.append(f"{way}, against {peer}: {', '.join(told)}.")
     bare = [
         (line, results.ratio(name_of(line, BARE), name_of(line, OURS))) for line in results.lines
     ]

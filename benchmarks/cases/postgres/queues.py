@@ -14,6 +14,7 @@ from ...destination import installed, postgres_server
 from ...harness import US_PER_ITEM, Case, Contender, Target, Unit, name_of, placed
 from ...postgres.queues.lanes import Lanes, LanesWithBells, LanesWithoutBells, consumed, insert
 from ...postgres.queues.pgmq import Pgmq, send
+from ...postgres.queues.pgqueuer import PgQueuer, enqueue, run_worker
 from ...postgres.queues.procrastinate import Procrastinate, defer, worked
 from ...postgres.queues.unordered import Unordered, UnorderedAsynchronous, insert_unordered
 from ...postgres.queues.ways import WRITERS, Jobs, drained, enqueued, fetched, looped
@@ -30,6 +31,7 @@ PGMQ = "pgmq.read"
 GROUPED = "pgmq.read_grouped_rr"
 HEADS = "pgmq.read_grouped_head"
 PROCRASTINATE = "procrastinate"
+PGQUEUER = "PgQueuer"
 
 MANY, ONE, PAIRS, HOT = "50 keys x 10", "1 key x 1", "two jobs a key", "one hot key"
 LEASES = {MANY: (50, 10), ONE: (1, 1), PAIRS: (250, 10), HOT: (1, 100)}
@@ -42,6 +44,7 @@ SEND = "pgmq.send"
 CONSUMER = "Consumer"
 LOOP, LOOP_PGMQ, LOOP_GROUPED = f"loop, {UNORDERED}", f"loop, {PGMQ}", f"loop, {GROUPED}"
 WORKER = "procrastinate's worker"
+MANAGER = "PgQueuer's worker"
 TENS, TWOS = "10 jobs a key", "2 jobs a key"
 BATCH = 500
 
@@ -66,8 +69,12 @@ def _server(ways: Iterable[Way]) -> Iterator[str]:
 
 def _peers() -> list[Way]:
     """Return one of each installed peer."""
-    pgmq: list[Way] = [Pgmq()] if installed("pgmq") else []
-    return [*pgmq, Procrastinate()] if _has_procrastinate() else pgmq
+    found: dict[Way, bool] = {
+        Pgmq(): installed("pgmq"),
+        Procrastinate(): _has_procrastinate(),
+        PgQueuer(): installed("pgqueuer"),
+    }
+    return [way for way, is_installed in found.items() if is_installed]
 
 
 def _has_procrastinate() -> bool:
@@ -102,6 +109,8 @@ def prepare_sql(count: int) -> Iterator[Sequence[Contender]]:
                 contenders.append(of(PGMQ, at, Pgmq(), size))
                 slow = max(5, few // 10) if at == ONE else some
                 contenders.append(of(GROUPED, at, Pgmq("read_grouped_rr"), slow))
+            if installed("pgqueuer"):
+                contenders.append(of(PGQUEUER, at, PgQueuer(), size))
             if at == ONE and _has_procrastinate():
                 contenders.append(of(PROCRASTINATE, at, Procrastinate(), few))
         yield contenders
@@ -119,6 +128,8 @@ def prepare_enqueue(count: int) -> Iterator[Sequence[Contender]]:
         ]
         if installed("pgmq"):
             contenders.append(Contender(SEND, lambda: by(Pgmq(), send, count)))
+        if installed("pgqueuer"):
+            contenders.append(Contender(PGQUEUER, lambda: by(PgQueuer(), enqueue, count)))
         if _has_procrastinate():
             contenders.append(
                 Contender(PROCRASTINATE, lambda: by(Procrastinate(), defer, few), items=few)
@@ -144,6 +155,10 @@ def prepare_consumed(count: int) -> Iterator[Sequence[Contender]]:
                     placed(LOOP_PGMQ, at, partial(by, Pgmq(), jobs)),
                     placed(LOOP_GROUPED, at, grouped, items=fewer.count),
                 ]
+            if installed("pgqueuer"):
+                contenders.append(
+                    placed(MANAGER, at, partial(run_worker, dsn, fewer, BATCH), items=fewer.count)
+                )
             if _has_procrastinate():
                 contenders.append(
                     placed(WORKER, at, partial(worked, dsn, fewest), items=fewest.count)
@@ -178,7 +193,7 @@ CASES = (
         items=20_000,
         quick_items=400,
         unit=US_PER_ITEM,
-        peers=(UNORDERED, ASYNCHRONOUS, GROUPED, PROCRASTINATE),
+        peers=(UNORDERED, ASYNCHRONOUS, GROUPED, PGQUEUER, PROCRASTINATE),
         targets=tuple(
             Target(name_of(OURS, at), name_of(UNORDERED, at), goal)
             for at, goal in ((MANY, 0.9), (ONE, 0.8), (PAIRS, 0.25))
@@ -192,7 +207,7 @@ CASES = (
         items=6_400,
         quick_items=320,
         unit=US_PER_ITEM,
-        peers=(SILENT, UNORDERED, SEND, PROCRASTINATE),
+        peers=(SILENT, UNORDERED, SEND, PGQUEUER, PROCRASTINATE),
     ),
     Case(
         name="queue-consumed",
@@ -201,7 +216,7 @@ CASES = (
         items=50_000,
         quick_items=1_000,
         unit=US_PER_ITEM,
-        peers=(LOOP, LOOP_PGMQ, LOOP_GROUPED, WORKER),
+        peers=(LOOP, LOOP_PGMQ, LOOP_GROUPED, MANAGER, WORKER),
         along="jobs",
     ),
     Case(

@@ -49,9 +49,13 @@ class Run:
 
     def decode(self, record: Any) -> Row:
         """Decode a record to its row."""
+        return row_of(self.decode_value(record.value))
+
+    def decode_value(self, value: bytes) -> Any:
+        """Decode the value of a record, with the decoder of every way."""
         if self.watch is None:
             self.watch = Stopwatch()
-        return row_of(json.loads(record.value))
+        return json.loads(value)
 
     def store(self, rows: int) -> bool:
         """Count stored rows; return whether all are stored."""
@@ -73,7 +77,10 @@ class Run:
             found: dict[Any, Any] = await client.list_consumer_group_offsets(self.group)
         finally:
             await client.close()
-        committed = sum(each.offset for each in found.values())
+        self.check_committed(sum(each.offset for each in found.values()))
+
+    def check_committed(self, committed: int) -> None:
+        """Raise `AssertionError` unless this is the number of records."""
         if committed != self.count:
             raise AssertionError(f"{committed} of {self.count} records were committed")
 
@@ -89,8 +96,15 @@ async def timed(way: Way, run: Run, to: Destination) -> Took:
     await to.make_empty(ARRIVED, "CHECKPOINT")
     await way(run, to)
     took = run.read()
-    await to.check(run.count)
-    if late := await to.value(PAST_A_LATER_ONE):
-        raise AssertionError(f"{late} rows were written behind a later one of their account")
+    await check_rows(to, run.count)
     await run.check_positions()
     return took
+
+
+async def check_rows(to: Destination, count: int) -> None:
+    """Raise `AssertionError` unless the table has this number of rows, those of each account in the
+    order of the topic.
+    """
+    await to.check(count)
+    if late := await to.value(PAST_A_LATER_ONE):
+        raise AssertionError(f"{late} rows were written behind a later one of their account")
