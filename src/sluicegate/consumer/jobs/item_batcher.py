@@ -157,7 +157,7 @@ class Added(Pending):
         self._run = run
         self._group = group
 
-    def submit(self, context: EventContext) -> bool:
+    def submit(self) -> bool:
         """Add the group; return false if it waits for room."""
         return self._run.submit(self._group)
 
