@@ -220,8 +220,10 @@ class Pending(Incomplete):
 
     __slots__ = ()
     __setattr__ = object.__setattr__
-    __eq__ = object.__eq__
     __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
     def submit(self) -> bool:
         """Begin it; return false if it waits for room. In that case `Events.let_continue` is called
