@@ -347,7 +347,7 @@ class JobsMember:
             each for run in (self.first._run, self.second._run) if run for each in run.queue._crowd
         ]
         groups = [] if self.batcher._run is None else self.batcher._run._crowd
-        return [job.message for job in jobs] + [group.context.message for group in groups]
+        return [job.context.message for job in jobs] + [group.context.message for group in groups]
 
     def _check_room(self, message: Message) -> None:
         """Check that no event begins behind an event without capacity."""
@@ -379,7 +379,7 @@ class JobsMember:
         schedule = self.consumer._engine.schedule
         if any(entry.message.finalise is not None for _, entry in schedule.retries):
             return set()
-        return {each for each in schedule.completed.inside if each.claim.partition == partition}
+        return {each for each in schedule.completed.waiting if each.claim.partition == partition}
 
     def left_inside(self, *, has_ended: bool = False) -> dict[str, object]:
         """Everything inside; after the end, cut jobs do not count."""
@@ -391,9 +391,8 @@ class JobsMember:
             "window": engine.schedule.window.messages,
             "keys": engine.schedule.active,
             "out": len(completed.out),
-            "inside": len(completed.inside),
+            "waiting": len(completed.waiting),
             "contexts": len(events._contexts),
-            "pending": len(events._pending),
             "early": len(events._early),
             "holds": len(events._without_room),
             "manual": len(engine.settler.manual),

@@ -101,9 +101,8 @@ def a_finaliser_runs_for_a_claim_that_has_ended(monkeypatch: pytest.MonkeyPatch)
 
     def job_complete(self: Events, context: EventContext, finalise: Any) -> bool:
         message = context.message
-        if message in self.schedule.completed.out:
-            self._pending.pop(message, None)
-            self._come_in(message, finalise)
+        if context.turn.is_out:
+            self._come_in(context, finalise)
             return True
         if message in self.workers.running and message not in self._early:
             self._early[message] = finalise
@@ -118,10 +117,10 @@ def a_key_is_free_before_its_processor_ends(monkeypatch: pytest.MonkeyPatch) -> 
     """The next job of a key begins while the previous one runs."""
     real, done = JobRun._processed, JobQueue.done
 
-    async def processed(self: JobRun, job: Job, task: Any) -> BaseException | None:
+    async def processed(self: JobRun, job: Job) -> BaseException | None:
         self._admitted(done(self.queue, job))
-        self._wake()
-        return await real(self, job, task)
+        self.wake()
+        return await real(self, job)
 
     monkeypatch.setattr(JobRun, "_processed", processed)
     monkeypatch.setattr(JobQueue, "done", lambda self, job: [])
@@ -162,16 +161,18 @@ def a_scheduler_without_a_run_says_complete(monkeypatch: pytest.MonkeyPatch) -> 
 def an_interjection_takes_the_lane_of_a_running_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is ready at once."""
 
-    real = CompletedJobs._place
+    real = CompletedJobs.come_in
 
-    def place(self: CompletedJobs, lanes: Any, key: Any, message: Message) -> bool:
+    def come_in(self: CompletedJobs, context: EventContext) -> bool:
+        message = context.message
         if message.index >= 0:
-            return real(self, lanes, key, message)
-        lanes.active.add(key)
+            return real(self, context)
+        context.turn.come_in()
+        message.claim.lanes.active.add(message.lane_key)
         self._ready.append(message)
         return True
 
-    monkeypatch.setattr(CompletedJobs, "_place", place)
+    monkeypatch.setattr(CompletedJobs, "come_in", come_in)
 
 
 @mutant("processed twice|called twice|out of order", attempts=4)
@@ -189,7 +190,7 @@ def a_failed_finaliser_repeats_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant(f"places do not add up|{END}|a consumer failed", ordering="partition")
 def finalisers_outlive_their_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events that await their finaliser only leave their lane."""
-    monkeypatch.setattr(CompletedJobs, "forget", lambda self, is_dead: None)
+    monkeypatch.setattr(CompletedJobs, "forget", lambda self, gone: None)
 
 
 @mutant("called before its items|called twice|after its claim|a consumer failed|places")
@@ -241,9 +242,10 @@ def an_event_that_is_left_keeps_its_room(monkeypatch: pytest.MonkeyPatch) -> Non
     real = Schedule.finish
 
     def finish(self: Schedule, message: Message) -> None:
-        if message in self.completed.out:
-            self.completed.out.remove(message)
-        else:
+        context = self.completed.contexts.get(message)
+        if context is None or not context.turn.leave():
             real(self, message)
+        else:
+            del self.completed.contexts[message]
 
     monkeypatch.setattr(Schedule, "finish", finish)

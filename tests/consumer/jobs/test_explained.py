@@ -76,7 +76,7 @@ async def test_a_job_is_told_with_its_scheduler_and_its_place(fake_clock: FakeCl
         assert events is not None
         places = [
             events.job_of(message)
-            for message in sorted(consumer._open().settler.manual, key=lambda each: each.offset)
+            for message in sorted(consumer._open().settler.outside, key=lambda each: each.offset)
         ]
         assert places == [
             "in writes: running",

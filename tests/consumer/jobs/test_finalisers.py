@@ -52,6 +52,28 @@ async def test_a_finaliser_that_fails_may_begin_another_stage_then(
     assert log.positions[P0] == Position(1)
 
 
+async def test_a_job_without_a_finaliser_waits_for_no_turn(fake_clock: FakeClock) -> None:
+    """consumer/G6: its event is complete while the next handler of the partition still runs."""
+    jobs, ended = JobScheduler(pass_on), asyncio.Event()
+
+    async def handle(context: EventContext) -> Incomplete | None:
+        if context.key == "a":
+            return jobs.schedule(context, context.key, None)
+        await ended.wait()
+        return None
+
+    log = log_of("a", "b")
+    source = MemorySource(log, clock=fake_clock)
+    async with running(source, fake_clock, handle, jobs) as consumer:
+        await fake_clock.advance(5.0)
+        assert log.positions[P0] == Position(1)
+        stats = consumer.stats()
+        assert (stats.in_flight.messages, stats.in_flight.manual) == (1, 0)
+        assert stats.counts.acked == 1
+        ended.set()
+    assert log.positions[P0] == Position(2)
+
+
 async def test_a_failed_finaliser_sees_the_decoded_value_again(fake_clock: FakeClock) -> None:
     """consumer/G2: the steps are not repeated."""
     seen: list[object] = []

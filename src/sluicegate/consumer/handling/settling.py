@@ -131,7 +131,6 @@ class Settler:
         claim = message.claim
         if self.jobs is not None:
             if isinstance(result, Incomplete) and not claim.is_closed:
-                self._manual[message] = None
                 self.jobs.step_out(message, result)
                 self._run.settled.fire()
                 return
@@ -180,7 +179,7 @@ class Settler:
         """
         if is_running and not message.claim.is_closed:
             return message.settle_early(result)
-        if message not in self._manual or self._schedule.completed.has(message):
+        if message not in self._manual:
             return False
         del self._manual[message]
         is_open = not message.claim.is_closed
@@ -219,17 +218,23 @@ class Settler:
 
     @property
     def manual(self) -> tuple[Message, ...]:
-        """The messages that wait for `settle`, or for a job."""
+        """The messages that wait for `settle`."""
         return tuple(self._manual)
 
+    @property
+    def outside(self) -> tuple[Message, ...]:
+        """The messages that wait for `settle`, for a job, or for their turn to be finalised."""
+        completed = self._schedule.completed
+        return *self._manual, *completed.out, *completed.waiting
+
     def drop_manual(self, messages: set[Message]) -> None:
-        """Leave these messages to a later claim."""
-        left = [message for message in self._manual if message in messages]
-        for message in left:
-            del self._manual[message]
-            self._poison.leave(message)
+        """Leave these messages, which wait outside of turns, to a later claim."""
+        left = [message for message in self.outside if message in messages]
         if self.jobs is not None:
             self.jobs.forget(left)
+        for message in left:
+            self._manual.pop(message, None)
+            self._poison.leave(message)
 
     def leave(self, message: Message) -> None:
         """Leave a message to a later claim."""
@@ -244,7 +249,7 @@ class Settler:
         self._run.count("dropped", len(gone))
         self.forget(gone)
         claim, key = message.claim, message.lane_key
-        later = [each for each in self._manual if each.claim is claim and each.lane_key == key]
+        later = [each for each in self.outside if each.claim is claim and each.lane_key == key]
         self.drop_manual({each for each in later if each.index > message.index})
 
     def _leave(self, message: Message) -> None:
@@ -254,8 +259,8 @@ class Settler:
             return
         if message.finalise is not None and not message.claim.is_closed:
             self.leave_after(message)
-        self._poison.leave(message)
         self.jobs.forget([message])
+        self._poison.leave(message)
 
     def forget(self, messages: Sequence[Message]) -> None:
         """Record messages that were removed with their claims before their turn ended."""

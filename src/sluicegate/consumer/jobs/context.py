@@ -1,7 +1,8 @@
 """One event: the argument of its handler, its turns, and what a turn leaves for its end.
 
 1. An event has one turn for its handler and one for each finaliser. A turn may leave one job, which
-   it must return (`Pending`); otherwise the job would be lost.
+   it must return (`Pending`); otherwise the job would be lost. Between two turns the event is *out*,
+   and then *waits* to be finalised. `EventTurn` is the only record of this.
 2. A turn collects the items that it forwards through a batcher. They are submitted at its end, in
    order; a turn that fails forwards nothing.
 3. An event whose handlers and finalisers have ended is complete when all its forwarded items have
@@ -116,29 +117,74 @@ class EventContext:
         return f"EventContext({self.message!r})"
 
 
-class EventTurn:
-    """The current turn of an event, with the job and the items that it leaves for its end."""
+async def complete(_: EventContext) -> None:
+    """Complete an event that has no finaliser."""
 
-    __slots__ = ("_is_on", "_message", "_scheduled", "forwarded")
+
+class EventTurn:
+    """The current turn of an event, with the job and the items that it leaves for its end, or the
+    place of the event between two turns.
+    """
+
+    __slots__ = ("_is_on", "_message", "forwarded", "is_out", "job", "waits")
 
     def __init__(self, message: Message) -> None:
         self._message = message
         self._is_on = True
-        self._scheduled: Pending | None = None
+        self.is_out = False
+        """Whether the event has no turn until it is completed."""
+        self.waits = False
+        """Whether the event waits for its turn to be finalised, ready or ahead in its lane."""
+        self.job: Pending | None = None
+        """The job that this turn has scheduled, or that the event is out for."""
         self.forwarded: ForwardedItems | None = None
         """Items that all turns of the event have forwarded through a batcher."""
 
     def begin(self) -> None:
         """Begin the turn of a finaliser."""
-        self._is_on, self._scheduled = True, None
+        self._is_on, self.waits, self.job = True, False, None
         if self.forwarded is not None:
             self.forwarded.noted.clear()
 
-    def end(self) -> Pending | None:
-        """End the turn; return the job that it has scheduled."""
-        scheduled, self._scheduled = self._scheduled, None
-        self._is_on = False
-        return scheduled
+    def end(self, result: object) -> None:
+        """End the turn.
+
+        Raises `ConfigError` if it has not returned the job that it has scheduled, so that the job
+        would be lost, or has returned one of another turn or event.
+        """
+        self._is_on, job = False, self.job
+        if result is job:
+            return
+        self.job = None
+        if isinstance(result, Pending):
+            rule = "was scheduled in another turn, or with the context of another event"
+            raise ConfigError(f"the result of {self._message!r}, {result.what}, {rule}")
+        if job is not None and not isinstance(result, FAILED):
+            rule = "return the result of schedule() or add(), otherwise it never runs"
+            told = f"{self._message!r} has {job.what}, but returned {result!r:.100}"
+            raise ConfigError(f"{told}; {rule}")
+
+    def fail(self) -> None:
+        """End a turn that has raised."""
+        self._is_on, self.job = False, None
+
+    def step_out(self, job: Pending | None) -> None:
+        """Let the event wait for this job, or for a job of the application."""
+        self.is_out, self.job = True, job
+
+    def come_in(self) -> None:
+        """Let the event wait for its turn to be finalised."""
+        self.is_out, self.waits, self.job = False, True, None
+
+    def leave(self) -> bool:
+        """Leave the event to a later claim; return whether it was out."""
+        was_out, self.is_out, self.job = self.is_out, False, None
+        return was_out
+
+    def withdraw(self) -> None:
+        """Stop the job that the event is out for."""
+        if self.is_out and self.job is not None:
+            self.job.withdraw()
 
     def check_forwards(self) -> None:
         """Raise `ConfigError` outside the event's turn."""
@@ -160,22 +206,26 @@ class EventTurn:
         if not self._is_on:
             rule = "schedule with the context of the event that is being handled"
             raise ConfigError(f"{self._message!r} cannot have {job.what} outside its turn; {rule}")
-        if self._scheduled is not None:
+        if self.job is not None:
             told = f"{self._message!r} cannot have {job.what} in addition to another job"
             rule = "schedule one job, or add one group of items, in a turn, and return the result"
             raise ConfigError(f"{told}; {rule}")
-        self._scheduled = job
+        self.job = job
 
 
 class Pending(Incomplete):
-    """A job that begins when there is room. Its subclasses may have attributes, unlike other
-    results.
+    """A job that begins when there is room. Unlike other results, its subclasses may have
+    attributes, and each is equal only to itself.
     """
 
     __slots__ = ()
     __setattr__ = object.__setattr__
+    __hash__ = object.__hash__
 
-    def submit(self, context: EventContext) -> bool:
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def submit(self) -> bool:
         """Begin it; return false if it waits for room. In that case `Events.let_continue` is called
         later.
         """
@@ -193,20 +243,6 @@ class Pending(Incomplete):
     def __str__(self) -> str:
         """Return its place, for operators."""
         raise NotImplementedError
-
-
-def check_returned(message: Message, scheduled: Pending | None, result: object) -> None:
-    """Raise `ConfigError` if a turn has not returned the job that it has scheduled, so that the job
-    would be lost, or has returned one of another turn or event.
-    """
-    if isinstance(result, Pending):
-        if result is not scheduled:
-            rule = "was scheduled in another turn, or with the context of another event"
-            raise ConfigError(f"the result of {message!r}, {result.what}, {rule}")
-    elif scheduled is not None and not isinstance(result, FAILED):
-        rule = "return the result of schedule() or add(), otherwise it never runs"
-        told = f"{message!r} has {scheduled.what}, but returned {result!r:.100}"
-        raise ConfigError(f"{told}; {rule}")
 
 
 class ForwardReceipt(Protocol):
@@ -316,24 +352,25 @@ class Forwarding:
             raise
         if isinstance(result, Incomplete) or items.arrived():
             return result
-        return Arriving(items)
+        return Arriving(items, context)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Arriving(Pending):
     """Forwarded items of an event, in flight."""
 
     items: ForwardedItems
+    context: EventContext
 
-    def submit(self, context: EventContext) -> bool:
+    def submit(self) -> bool:
         """Wait for the receipts outside of turns."""
-        self.items.watch(self._wait(context))
+        self.items.watch(self._wait())
         return True
 
-    async def _wait(self, context: EventContext) -> None:
+    async def _wait(self) -> None:
         for _, receipt in self.items.sent:
             await receipt.settled()
-        context.job_complete(self._finalise)
+        self.context.job_complete(self._finalise)
 
     async def _finalise(self, context: EventContext) -> None:
         del context

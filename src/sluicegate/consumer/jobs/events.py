@@ -1,7 +1,8 @@
 """Events that may be completed later: the work of `Consumer.run_events`.
 
 1. An event runs in the order of its partition (or of its key): first its handler, then, after its
-   jobs, its finalisers. They never run concurrently.
+   jobs, its finalisers. They never run concurrently. An event whose last job has no finaliser is
+   complete with its job, without another turn.
 2. An event whose handler returns `Incomplete` ends its turn. It stays inside, and the position does
    not pass it, until a finaliser returns a result that completes it.
 3. A job without room holds the lane of its event: no later event begins, but finalisers do.
@@ -22,7 +23,7 @@ from ..handling.handlers import with_reports
 from ..handling.results import Ack, Incomplete, Nak, PoisonError, Terminate
 from ..handling.steps import with_steps
 from ..handling.workers import SingleMessages
-from .context import EventContext, ForwardsInTurn, Pending, check_returned
+from .context import EventContext, ForwardsInTurn, Pending, complete
 from .interjections import Interjection, InterjectionCount, NotAssigned
 from .state import Crowded, in_turn
 
@@ -95,13 +96,13 @@ class Events(SingleMessages):
         changes.
         """
         self._forwarding = forwarding
+        self._needs_turns = stores.are_any or forwarding is not None or call is not turn
+        """Whether a turn without a finaliser has an effect, or is observed."""
         self.crowded = Crowded()
         self.interjections = InterjectionCount()
         self.failed = engine.end
         """Ends the run with an error."""
         self._contexts = engine.schedule.completed.contexts
-        self._pending: dict[Message, Pending] = {}
-        """Jobs that have begun or wait for room."""
         self._early: dict[Message, Finalise] = {}
         engine.settler.with_jobs(self)
 
@@ -109,7 +110,7 @@ class Events(SingleMessages):
 
     async def _stored_turn(self, message: Message) -> object:
         if message.finalise is not None:
-            self._take_back(message)
+            self._contexts[message].turn.begin()
         store = await self.stores.prepare(message.claim)
         if store is None:
             return await self._turn(message)
@@ -119,28 +120,28 @@ class Events(SingleMessages):
             self._hold(message, store)
         return result
 
-    def _take_back(self, message: Message) -> None:
-        self.schedule.completed.begin(message)
-        self.settler.take_back(message)
-
     async def _turn(self, message: Message) -> object:
         finalise = message.finalise
+        context: EventContext | None
         try:
             if finalise is not None:
-                self._take_back(message)
                 context = self._contexts[message]
                 context.turn.begin()
                 result = await finalise(context)
             elif self._stepped is None:
-                result = await self._handler(self._begin_context(message))
+                context = self._contexts[message] = EventContext(message, self)
+                result = await self._handler(context)
             else:
                 result = await self._stepped(message)
-        finally:
-            ended = self._contexts.get(message)  # none if a step has refused the message
-            scheduled = None if ended is None else ended.turn.end()
-        check_returned(message, scheduled, result)
-        if self._forwarding is not None:
-            result = await self._forwarding.after(self._contexts[message], result)
+                context = self._contexts.get(message)  # none if a step has refused the message
+        except BaseException:
+            if (context := self._contexts.get(message)) is not None:
+                context.turn.fail()
+            raise
+        if context is not None:
+            context.turn.end(result)
+            if self._forwarding is not None:
+                result = await self._forwarding.after(context, result)
         if isinstance(result, Incomplete):
             return result
         checked = self._check_order(message, result) if finalise is None and self._jobs else result
@@ -155,11 +156,8 @@ class Events(SingleMessages):
         return checked
 
     async def _begin_event(self, message: Message) -> object:
-        return await self._handler(self._begin_context(message))
-
-    def _begin_context(self, message: Message) -> EventContext:
         context = self._contexts[message] = EventContext(message, self)
-        return context
+        return await self._handler(context)
 
     def _check_order(self, message: Message, result: object) -> object:
         """Return the result of an event, unless it would overtake earlier ones of its key in a
@@ -190,13 +188,11 @@ class Events(SingleMessages):
         self, message: Interjection, call: Callable[[EventContext], Awaitable[object]]
     ) -> None:
         """Put an interjection at the front of its lane."""
-        self._contexts[message] = EventContext(message, self)
+        context = self._contexts[message] = EventContext(message, self)
         self.interjections.begin(message.done)
         message.finish_by(call)
         self.schedule.window.take(1, 0)
-        self.settler.lend((message,))
-        self.schedule.completed.out.add(message)
-        self.schedule.completed.come_in(message)
+        self.schedule.completed.come_in(context)
         self.workers.wake()
 
     def result_of(self, message: Message, result: object) -> object:
@@ -230,17 +226,18 @@ class Events(SingleMessages):
 
     def step_out(self, message: Message, result: Incomplete) -> None:
         """End the turn of an event whose handler or finaliser returned `Incomplete`."""
-        message.finish_by(None)
-        self.schedule.completed.out.add(message)
-        has_room = True
+        context = self._contexts[message]
+        if message.finalise is not None:
+            message.finish_by(None)
         if isinstance(result, Pending):
-            self._pending[message] = result
-            has_room = result.submit(self._contexts[message])
-        if not has_room:
-            self._hold_for(message, message)
+            context.turn.step_out(result)
+            if not result.submit():
+                self._hold_for(message, message)
+        else:
+            context.turn.step_out(None)
         self.schedule.end_turn(message)
         if self._early and (finalise := self._early.pop(message, None)) is not None:
-            self._come_in(message, finalise)
+            self._come_in(context, finalise)
 
     def let_continue(self, message: Message) -> None:
         """Continue the lane of an event whose job no longer waits for room."""
@@ -281,21 +278,21 @@ class Events(SingleMessages):
         """Return the place of an event's job, for operators; empty for a job of the application
         itself.
         """
-        pending = self._pending.get(message)
-        return "" if pending is None else str(pending)
+        context = self._contexts.get(message)
+        return "" if context is None or context.turn.job is None else str(context.turn.job)
 
     def job_complete(self, context: EventContext, finalise: Finalise) -> bool:
         """See `EventContext.job_complete`."""
         message = context.message
+        if context.turn.is_out:
+            if message.claim.is_closed:  # it is left to the next owner of its partition
+                self.settler.leave(message)
+                self.forget([message])
+                return False
+            self._come_in(context, finalise)
+            return True
         if self._contexts.get(message) is not context:
             return False  # of a failed try, or already complete
-        if message in self.schedule.completed.out:
-            self._pending.pop(message, None)
-            if message.claim.is_closed:
-                self._leave(message)
-                return False
-            self._come_in(message, finalise)
-            return True
         if message.claim.is_closed or message in self._early:
             return False
         if message in self.workers.running:
@@ -303,21 +300,31 @@ class Events(SingleMessages):
             return True
         return False
 
-    def _come_in(self, message: Message, finalise: Finalise) -> None:
-        message.finish_by(finalise)
-        if self.schedule.completed.come_in(message):
+    def complete(self, context: EventContext) -> None:
+        """Complete an event whose job has ended and has no finaliser. It needs no turn, unless its
+        end has other effects.
+        """
+        message, run = context.message, self.run
+        is_record = message.index >= 0 and not message.claim.is_closed
+        if self._needs_turns or not is_record or not context.turn.leave():
+            self.job_complete(context, complete)
+            return
+        self._forget(message)
+        self.settler.settle_first(message, None)
+        run.settled.fire()
+        if run.room.waiters and self.schedule.window.has_resumed:
+            run.room.fire()
+
+    def _come_in(self, context: EventContext, finalise: Finalise) -> None:
+        context.message.finish_by(finalise)
+        if self.schedule.completed.come_in(context):
             self.workers.wake()
 
-    def _leave(self, message: Message) -> None:
-        """Leave an event that is out to the next owner of its partition."""
-        if self.settler.take_back(message):
-            self.settler.leave(message)
-        self.forget([message])
-
     def _forget(self, message: Message) -> None:
-        """Forget an event that is complete or left."""
+        """Forget an event that is complete."""
         self._contexts.pop(message, None)
-        self._early.pop(message, None)
+        if self._early:
+            self._early.pop(message, None)
 
     def begin(self, runs: Sequence[WaitsForItems]) -> None:
         """Set the runs of the item batchers."""
@@ -330,10 +337,10 @@ class Events(SingleMessages):
             run.hurry()
 
     def forget(self, messages: Collection[Message]) -> None:
-        """Stop the jobs of events that were left with their claims."""
+        """Stop the jobs of events that are left with their claims."""
         for message in messages:
-            self._forget(message)
+            self._early.pop(message, None)
+            if (context := self._contexts.get(message)) is not None:
+                context.turn.withdraw()
             if isinstance(message, Interjection):
                 message.complete(NotAssigned(_GIVEN_UP % (message.claim.partition,)))
-            if (pending := self._pending.pop(message, None)) is not None:
-                pending.withdraw()

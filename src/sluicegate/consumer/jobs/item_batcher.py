@@ -115,12 +115,13 @@ class ItemBatcher:
         `ConfigError` for a second group in one turn, and for a group that was already added. A turn
         that does not return the result fails with a `ConfigError`.
         """
-        if self._run is None or self._run.is_closed:
+        run = self._run
+        if run is None or run.is_closed:
             raise ClosedError(
                 f"{self!r} is not used by a running consumer; see run_events(jobs=...)"
             )
         group.check_new()
-        added = Added(self, self._run, group)
+        added = Added(run, group)
         group.context.turn.schedule(added)
         return added
 
@@ -130,7 +131,13 @@ class ItemBatcher:
             raise ConfigError(f"{self!r} is already used by another consumer; create one for each")
         former = ItemFormer(self._size, self._delay)
         self._run = BatchRun(
-            events, self._execute, former, self._retry, most=self._most, room=self._room
+            events,
+            self._execute,
+            former,
+            self._retry,
+            most=self._most,
+            room=self._room,
+            name=self.name,
         )
         return self._run
 
@@ -150,14 +157,13 @@ class ItemBatcher:
 class Added(Pending):
     """The result of `ItemBatcher.add`, returned by a handler."""
 
-    __slots__ = ("_batcher", "_group", "_run")
+    __slots__ = ("_group", "_run")
 
-    def __init__(self, batcher: ItemBatcher, run: BatchRun, group: BatchItems) -> None:
-        self._batcher = batcher
+    def __init__(self, run: BatchRun, group: BatchItems) -> None:
         self._run = run
         self._group = group
 
-    def submit(self, context: EventContext) -> bool:
+    def submit(self) -> bool:
         """Add the group; return false if it waits for room."""
         return self._run.submit(self._group)
 
@@ -168,10 +174,10 @@ class Added(Pending):
     @property
     def what(self) -> str:
         """A description, for errors."""
-        return f"items of {self._group.key!r} in {self._batcher.name!r}"
+        return f"items of {self._group.key!r} in {self._run.name!r}"
 
     def __str__(self) -> str:
-        return f"in {self._batcher.name}: {self._run.place(self._group)}"
+        return f"in {self._run.name}: {self._run.place(self._group)}"
 
 
 class BatchRun:
@@ -186,6 +192,7 @@ class BatchRun:
         *,
         most: int,
         room: int,
+        name: str,
     ) -> None:
         self._events = events
         self._clock = events.run.clock
@@ -194,6 +201,7 @@ class BatchRun:
         self._retry = retry
         self._most = most
         self._room = room
+        self.name = name
         self._crowd: deque[BatchItems] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._timer: TimerHandle | None = None

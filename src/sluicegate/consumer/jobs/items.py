@@ -207,12 +207,15 @@ class ItemFormer:
     def take(self) -> list[BatchItem]:
         """Remove and return the next batch."""
         batch: list[BatchItem] = []
-        while self._ready and len(batch) < self.size:
-            entry = self._ready.popleft()
+        ready, lanes, size = self._ready, self._lanes, self.size
+        while ready and len(batch) < size:
+            entry = ready.popleft()
+            key = entry.lane_key
             batch.append(entry)
-            batch += self._lanes.next_many(entry.lane_key, self.size - len(batch))
-            self._busy.add(entry.lane_key)
-            self._formable -= self._lanes.length(entry.lane_key)
+            self._busy.add(key)
+            if key in lanes.waiting_lanes:
+                batch += lanes.next_many(key, size - len(batch))
+                self._formable -= lanes.length(key)
         self._formable -= len(batch)
         return batch
 
@@ -220,11 +223,9 @@ class ItemFormer:
         """Free the keys of an executed batch."""
         keys = dict.fromkeys([entry.lane_key for entry in batch])
         self._busy.difference_update(keys)
-        for key in keys:
-            following = self._lanes.leave(key)
-            if following is not None:
-                self._ready.append(following)
-                self._formable += 1 + self._lanes.length(key)
+        following, _held = self._lanes.leave_all(keys)
+        self._ready += following
+        self._formable += sum([1 + self._lanes.length(entry.lane_key) for entry in following])
         self.inside -= len(batch)
 
     def forget(self, group: BatchItems) -> None:

@@ -26,12 +26,12 @@ from ..._core.retry_policy import RetryState
 from ..._core.runtime.loops import Exit
 from ..handling.handlers import check_returned_nothing
 from ..handling.results import Nak
+from .context import Pending, complete
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
     from ..._core.retry_policy import RetryPolicy
-    from ..lanes.message import Message
     from .context import EventContext, Finalise
     from .events import Events
 
@@ -57,11 +57,14 @@ class JobRun:
         finalise: Callable[..., Awaitable[object]] | None,
         bounds: tuple[int, int, int],
         retry: RetryPolicy | None,
+        *,
+        name: str,
     ) -> None:
         self._events = events
         self._process = process
         self._finalise = finalise
         self._retry = retry
+        self.name = name
         self._concurrency, max_keys, max_per_key = bounds
         self.queue = JobQueue(max_keys, max_per_key)
         self.is_closed = False
@@ -75,7 +78,7 @@ class JobRun:
         self._concurrency = concurrency
         self.queue.limit(max_keys, max_per_key)
         self._admitted(self.queue.admit())
-        self._wake()
+        self.wake()
 
     @property
     def running(self) -> int:
@@ -88,30 +91,23 @@ class JobRun:
 
     # -- in ----------------------------------------------------------------------------------------
 
-    def submit(self, job: Job, context: EventContext) -> bool:
-        """Accept a job; return false if it waits for room."""
-        job.begin(context)
-        has_room = self.queue.offer(job)
-        self._wake()
-        return has_room
-
     def withdraw(self, job: Job) -> None:
         """Stop a job: remove it if it waits, cancel it if it runs."""
-        job.release()
         for task, running in self._workers.items():
             if running is job:
                 task.cancel()
                 return
         self._admitted(self.queue.forget(job))
-        self._wake()
+        self.wake()
 
     def _admitted(self, jobs: list[Job]) -> None:
         for job in jobs:
-            self._events.let_continue(job.message)
+            self._events.let_continue(job.context.message)
 
     # -- workers -----------------------------------------------------------------------------------
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Wake or start a worker if a job is ready, unless a wake-up is outstanding."""
         if self._is_waking or not self.queue.ready:
             return
         while self._idle:
@@ -132,7 +128,7 @@ class JobRun:
             self._events.failed(error)
         self._is_waking = False  # it may have been woken, and then cancelled
         if not self.is_closed:
-            self._wake()
+            self.wake()
 
     async def _work(self) -> None:
         task = asyncio.current_task()
@@ -149,10 +145,11 @@ class JobRun:
                 self._is_waking = False
                 continue
             job = ready.popleft()
-            if ready:
-                self._wake()
+            if ready and not self._is_waking:
+                self.wake()
             self._workers[task] = job
-            error = None if job.message.claim.is_closed else await self._processed(job, task)
+            is_left = job.context.message.claim.is_closed
+            error = None if is_left else await self._processed(job)
             self._workers[task] = None
             self._done(job, error)
             if task.cancelling():
@@ -164,17 +161,26 @@ class JobRun:
                 await LOOP_CLOCK.sleep(0)
                 self._is_waking = False
 
-    async def _processed(self, job: Job, task: asyncio.Task[None]) -> BaseException | None:
-        """Run the processor; return its error. A cancellation ends the job, not the worker.
+    async def _processed(self, job: Job) -> BaseException | None:
+        """Run the processor until it succeeds, has no more tries, or its claim has ended; return
+        its last error, for the finaliser. A cancellation ends the job, not the worker.
         `KeyboardInterrupt` and `SystemExit` also end the consumer.
         """
+        state = None if self._retry is None else RetryState(self._retry, classified)
         try:
-            if self._retry is None:
-                await self._process_once(job)
-            else:
-                await self._tried(job, RetryState(self._retry, classified))
-        except Exception as error:  # handled by the finaliser
-            return error
+            while True:
+                try:
+                    returned = await self._process(job.key, job.value)
+                    if returned is not None:
+                        check_returned_nothing(returned, "process", _RULE)
+                except Exception as error:
+                    failed, wait = error, None if state is None else state.wait_after(error)
+                else:
+                    return None
+                if wait is not None:
+                    await LOOP_CLOCK.sleep(wait)
+                if wait is None or job.context.message.claim.is_closed:
+                    return failed
         except asyncio.CancelledError as error:
             if self.is_closed:
                 raise
@@ -182,28 +188,6 @@ class JobRun:
         except Exit as error:
             self._events.failed(error)
             return error
-        return None
-
-    async def _process_once(self, job: Job) -> None:
-        returned = await self._process(job.key, job.value)
-        if returned is not None:
-            check_returned_nothing(returned, "process", _RULE)
-
-    async def _tried(self, job: Job, state: RetryState) -> None:
-        """Run the processor until it succeeds, has no more tries, or its claim has ended. Raises
-        its last error.
-        """
-        while True:
-            try:
-                await self._process_once(job)
-            except Exception as error:
-                failed, wait = error, state.wait_after(error)
-            else:
-                return
-            if wait is not None:
-                await LOOP_CLOCK.sleep(wait)
-            if wait is None or job.message.claim.is_closed:
-                raise failed
 
     async def _settle_down(self, task: asyncio.Task[None]) -> None:
         """Revoke the cancellations of a job that has ended, including an undelivered one, which
@@ -217,23 +201,31 @@ class JobRun:
             task.uncancel()
 
     def _done(self, job: Job, error: BaseException | None) -> None:
-        context = job.release()
-        if context is not None:
-            if error is not None and self._finalise is None and not isinstance(error, Exit):
-                name, told = self._events.run.name, for_log(error)
-                log_safely(logger, logging.ERROR, _FAILED, name, job.message.coordinates, told)
-            self._events.job_complete(context, _finish(self._finalise, job.key, job.value, error))
-        self._admitted(self.queue.done(job))
+        if self._finalise is None and error is None:
+            self._events.complete(job.context)
+        else:
+            self._events.job_complete(job.context, self._finish(job, error))
+        if admitted := self.queue.done(job):
+            self._admitted(admitted)
+
+    def _finish(self, job: Job, error: BaseException | None) -> Finalise:
+        """Return the function that completes an event. It references neither the event nor its
+        context, so that no reference cycle is left to the garbage collector.
+        """
+        if isinstance(error, Exit):
+            return partial(_failed, error)
+        if self._finalise is not None:
+            return Finish(self._finalise, job.key, job.value, error)
+        if error is not None and job.is_awaited:
+            name, where = self._events.run.name, job.context.message.coordinates
+            log_safely(logger, logging.ERROR, _FAILED, name, where, for_log(error))
+        return complete
 
     def close(self) -> None:
         """Cancel the workers; the jobs inside are left."""
         self.is_closed = True
         for task in [*self._workers]:
             task.cancel()
-
-
-async def _complete(_: EventContext) -> None:
-    """Complete an event whose scheduler has no finaliser."""
 
 
 async def _failed(error: BaseException, _: EventContext) -> Nak:
@@ -255,44 +247,47 @@ class Finish:
         return self._finalise(context, *self._arguments)
 
 
-def _finish(
-    finalise: Callable[..., Awaitable[object]] | None,
-    key: object,
-    value: object,
-    error: BaseException | None,
-) -> Finalise:
-    """Return the function that completes an event. It references neither the event nor its context,
-    so that no reference cycle is left to the garbage collector.
+class Job(Entry, Pending):
+    """A value that is processed for a key, on behalf of an event: the result of
+    `JobScheduler.schedule`, returned by a handler.
     """
-    if isinstance(error, Exit):
-        return partial(_failed, error)
-    if finalise is None:
-        return _complete
-    return Finish(finalise, key, value, error)
 
+    __slots__ = ("_run", "context", "key", "value")
 
-class Job(Entry):
-    """A value that is processed for a key, on behalf of an event."""
-
-    __slots__ = ("_context", "key", "message", "value")
-
-    def __init__(self, lane_key: Hashable, key: Any, value: Any, message: Message) -> None:
+    def __init__(
+        self, run: JobRun, lane_key: Hashable, key: Any, value: Any, context: EventContext
+    ) -> None:
         # `super().__init__` is not called, since this runs once per event
+        self._run = run
         self.lane_key = lane_key
         self.behind = None
         self.key = key
         self.value = value
-        self.message = message
-        self._context: EventContext | None = None
+        self.context = context
 
-    def begin(self, context: EventContext) -> None:
-        """Set the event that waits for the job."""
-        self._context = context
+    def submit(self) -> bool:
+        """Begin the job; return false if it waits for room."""
+        run = self._run
+        has_room = run.queue.offer(self)
+        run.wake()
+        return has_room
 
-    def release(self) -> EventContext | None:
-        """Return the waiting event, and remove the reference to it."""
-        context, self._context = self._context, None
-        return context
+    def withdraw(self) -> None:
+        """Stop the job."""
+        self._run.withdraw(self)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its event waits for it."""
+        return self.context.turn.job is self
+
+    @property
+    def what(self) -> str:
+        """A description, for errors."""
+        return f"a job of {self.key!r} in {self._run.name!r}"
+
+    def __str__(self) -> str:
+        return f"in {self._run.name}: {self._run.place(self)}"
 
 
 class JobQueue:

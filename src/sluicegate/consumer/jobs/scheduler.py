@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 from ..._core import checks
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.order.keys import accepted, identity
 from ..._core.retry_policy import checked_policy
 from ..handling.handlers import as_function
-from .context import Pending
 from .job_run import Job, JobRun
 
 if TYPE_CHECKING:
@@ -150,14 +149,14 @@ class JobScheduler(Generic[K, V]):
         key, and `ConfigError` for a second job in one turn. A turn that does not return the result
         fails with a `ConfigError`.
         """
-        if self._run is None or self._run.is_closed:
+        run = self._run
+        if run is None or run.is_closed:
             raise ClosedError(
                 f"{self!r} is not used by a running consumer; see run_events(jobs=...)"
             )
-        job = Job(identity(key), key, value, context.message)
-        scheduled = Scheduled(self, self._run, job)
-        context.turn.schedule(scheduled)
-        return scheduled
+        job = Job(run, identity(key), key, value, context)
+        context.turn.schedule(job)
+        return job
 
     # -- the run -----------------------------------------------------------------------------------
 
@@ -166,7 +165,9 @@ class JobScheduler(Generic[K, V]):
         if self._run is not None and not self._run.is_closed:
             raise ConfigError(f"{self!r} is already used by another consumer; create one for each")
         bounds = self._concurrency, self._max_keys, self._max_per_key
-        self._run = JobRun(events, self._process, self._finalise, bounds, self._retry)
+        self._run = JobRun(
+            events, self._process, self._finalise, bounds, self._retry, name=self.name
+        )
         return self._run
 
     def set_bounds(
@@ -201,30 +202,3 @@ class JobScheduler(Generic[K, V]):
 
     def __repr__(self) -> str:
         return f"JobScheduler({self.name!r}, concurrency={self._concurrency})"
-
-
-class Scheduled(Pending):
-    """The result of `JobScheduler.schedule`, returned by a handler."""
-
-    __slots__ = ("_job", "_run", "_scheduler")
-
-    def __init__(self, scheduler: JobScheduler[Any, Any], run: JobRun, job: Job) -> None:
-        self._scheduler = scheduler
-        self._run = run
-        self._job = job
-
-    def submit(self, context: EventContext) -> bool:
-        """Begin the job; return false if it waits for room."""
-        return self._run.submit(self._job, context)
-
-    def withdraw(self) -> None:
-        """Stop the job."""
-        self._run.withdraw(self._job)
-
-    @property
-    def what(self) -> str:
-        """A description, for errors."""
-        return f"a job of {self._job.key!r} in {self._scheduler.name!r}"
-
-    def __str__(self) -> str:
-        return f"in {self._scheduler.name}: {self._run.place(self._job)}"

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Collection, Hashable, Iterator
+    from collections.abc import Collection, Hashable, Iterable, Iterator
 
     from ..._core.order.lanes import Lanes
     from ..jobs.context import EventContext
@@ -220,47 +220,50 @@ class CrowdedKeys:
 
 
 class CompletedJobs:
-    """The events that are out, and those that wait to be finalised."""
+    """The incomplete events: those that are out, those that wait to be finalised, and those whose
+    turns run or are repeated.
+    """
 
     def __init__(self, ready: deque[Message]) -> None:
-        self.out: set[Message] = set()
         self._ready = ready
         self.contexts: dict[Message, EventContext] = {}
         """Contexts of incomplete events, from the start of their handler on."""
-        self.inside: set[Message] = set()
-        """Events that wait for their turn to be finalised, ready or ahead in their lanes."""
 
-    def __bool__(self) -> bool:
-        return bool(self.inside)
+    @property
+    def out(self) -> list[Message]:
+        """The events that are out."""
+        return [message for message, context in self._all() if context.turn.is_out]
 
-    def has(self, message: Message) -> bool:
-        """Return whether an event is out, or waits to be finalised."""
-        return message in self.out or message in self.inside
+    @property
+    def waiting(self) -> list[Message]:
+        """The events that wait for their turn to be finalised."""
+        return [message for message, context in self._all() if context.turn.waits]
 
-    def come_in(self, message: Message) -> bool:
-        """Queue an event that was out to be finalised; return whether its turn may begin now."""
-        self.out.remove(message)
-        self.inside.add(message)
-        return self._place(message.claim.lanes, message.lane_key, message)
+    def _all(self) -> tuple[tuple[Message, EventContext], ...]:
+        """Return a snapshot, also for other threads."""
+        return tuple(self.contexts.items())
 
-    def begin(self, message: Message) -> None:
-        """Begin the turn of an event to be finalised; no effect if it is another try."""
-        self.inside.discard(message)
-
-    def _place(self, lanes: Lanes[Message], key: Hashable, message: Message) -> bool:
+    def come_in(self, context: EventContext) -> bool:
+        """Queue an event to be finalised; return whether its turn may begin now."""
+        context.turn.come_in()
+        message = context.message
+        lanes, key = message.claim.lanes, message.lane_key
         if key not in lanes.active:
             lanes.active.add(key)
             self._ready.append(message)
             return True
         lanes.put_ahead(message)
-        return self.go_on(lanes, key)
+        return lanes.held > 0 and self.go_on(lanes, key)
 
     def go_on(self, lanes: Lanes[Message], key: Hashable) -> bool:
         """Begin the turn of the next event to be finalised, if its lane is held and has no running
         turn; return whether it begins.
         """
         lane = lanes.lane(key)
-        if lane is None or not lane.held or lane.going or lane.first not in self.inside:
+        if lane is None or not lane.held or lane.going or lane.first is None:
+            return False
+        context = self.contexts.get(lane.first)
+        if context is None or not context.turn.waits:
             return False
         self._ready += lanes.take_held(key, 1)
         return True
@@ -272,9 +275,11 @@ class CompletedJobs:
         def is_later(other: Message) -> bool:
             return other.claim is claim and other.lane_key == key and other.index > message.index
 
-        self.forget(is_later)
-        return claim.lanes.drop_where(is_later)
+        gone = claim.lanes.drop_where(is_later)
+        self.forget(gone)
+        return gone
 
-    def forget(self, is_dead: Callable[[Message], bool]) -> None:
-        """Forget events to be finalised that leave with their claims."""
-        self.inside = {message for message in self.inside if not is_dead(message)}
+    def forget(self, gone: Iterable[Message]) -> None:
+        """Forget events that leave with their claims."""
+        for message in gone:
+            self.contexts.pop(message, None)

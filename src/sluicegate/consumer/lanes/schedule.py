@@ -323,7 +323,7 @@ class Schedule:
             following = lanes.leave(key)
             if following is not None:
                 self.ready.append(following)
-            elif self.completed:
+            else:
                 self.completed.go_on(lanes, key)
         else:
             lanes.active.remove(key)
@@ -357,22 +357,19 @@ class Schedule:
 
     def finish(self, message: Message) -> None:
         """Free the key and the place of a message that is settled, or left to a later claim."""
-        completed = self.completed
-        if message in completed.out:
-            completed.out.remove(message)
-        else:
-            completed.inside.discard(message)  # if it was parked
+        context = self.completed.contexts.pop(message, None)
+        if context is None or not context.turn.leave():
             self.end_turn(message)
-        completed.contexts.pop(message, None)
         self.window.give(1, message.size)
 
     def end_turn(self, message: Message) -> None:
         """Free the key of a message for the next message of its lane."""
-        following = message.claim.lanes.leave(message.lane_key)
+        lanes, key = message.claim.lanes, message.lane_key
+        following = lanes.leave(key)
         if following is not None:
             self.ready.append(following)
-        elif self.completed:
-            self.completed.go_on(message.claim.lanes, message.lane_key)
+        elif lanes.held:
+            self.completed.go_on(lanes, key)
 
     def back_off(self, message: Message, due: float, *, keeps_key: bool = True) -> None:
         """Run a message again at `due`."""
@@ -495,8 +492,7 @@ class Schedule:
             self.crowded.end(claims)
         self.ready.extend(self.parked.end(claims))
         gone += [*waiting, *heads]
-        if not keep_jobs:
-            self.completed.forget(is_dead)
+        self.completed.forget(gone)
         self.window.give(len(gone), sum([message.size for message in gone]))
         return gone
 

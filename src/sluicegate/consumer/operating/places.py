@@ -79,13 +79,12 @@ class Places:
                 yield Standing(message, reason)
         for message in self.departures.writing:
             yield Standing(message, self.departures.reason_of(message))
-        completed, jobs = self.schedule.completed, self.settler.jobs
+        jobs = self.settler.jobs
         for message in self.settler.manual:
-            if message in completed.out:
-                has_room = jobs is None or not jobs.has_no_room(message)
-                yield Standing(message, WaitReason.JOB if has_room else WaitReason.NO_ROOM)
-            elif message not in completed.inside:  # otherwise it is in its lane again
-                yield Standing(message, message.lent_for)
+            yield Standing(message, message.lent_for)
+        for message in self.schedule.completed.out:
+            has_room = jobs is None or not jobs.has_no_room(message)
+            yield Standing(message, WaitReason.JOB if has_room else WaitReason.NO_ROOM)
         for message, error in self.schedule.blocked.items():
             yield Standing(message, WaitReason.BLOCKED, error=error)
 

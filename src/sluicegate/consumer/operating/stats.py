@@ -169,7 +169,7 @@ def _in_flight(places: Places) -> InFlightStats:
         ready=len(schedule.ready),
         running=sum([len(slot.messages()) for slot in tuple(places.workers.slots)]),
         writing=len(places.departures.writing),
-        manual=sum(message not in schedule.completed.inside for message in places.settler.manual),
+        manual=len(places.settler.manual) + len(schedule.completed.out),
         backing_off=len(schedule.retries),
         blocked=len(schedule.blocked),
         waiting=schedule.waiting,

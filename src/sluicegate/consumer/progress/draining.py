@@ -109,12 +109,12 @@ class Drainer:
         """Return the messages of these claims that run, are being written or wait for a manual
         settle.
         """
-        busy = [*self._workers.running, *self._departures.writing, *self._settler.manual]
+        busy = [*self._workers.running, *self._departures.writing, *self._settler.outside]
         return [message for message in busy if message.claim in claims]
 
     def busy(self) -> set[Claim]:
         """Return the claims with a running message, including ended claims."""
-        busy = [*self._workers.running, *self._departures.writing, *self._settler.manual]
+        busy = [*self._workers.running, *self._departures.writing, *self._settler.outside]
         return {message.claim for message in busy}
 
     def _formed(self, claims: Collection[Claim]) -> bool:
