@@ -59,7 +59,8 @@ class Lanes:
                 list(leases),
                 list(leases.values()),
                 ["free"] * len(leases),
-                *(None for _ in range(5)),
+                [None] * len(leases),
+                *(None for _ in range(4)),
                 [row["r_place"] for row in taken],
                 [row["r_lease"] for row in taken],
             )

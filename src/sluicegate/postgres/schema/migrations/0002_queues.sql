@@ -969,8 +969,7 @@ DECLARE
   v_passed bigint[];  -- the last handled job of each
   v_empty boolean[];  -- whether it is freed, and has no job that is left
   v_held bigint[];
-  v_count bigint;  -- of handled jobs whose leases are held
-  v_done bigint[] := p_done;
+  v_done bigint[];
   -- of the leases of handled jobs without a key
   v_loose_leases bigint[];
   v_loose bigint[];  -- NULL for a lease that is not held
@@ -988,17 +987,16 @@ BEGIN
   -- the window finds the handled jobs of a lease without a join, which would be quadratic
   SELECT array_agg(l.row), coalesce(array_agg(g.key), '{}'), array_agg(g.lease), array_agg(g.action),
     array_agg(g.place), array_agg(l.after), array_agg(l.may_go), array_agg(g.passed),
-    coalesce(array_agg(g.lease) FILTER (WHERE l.row IS NOT NULL), '{}'),
-    coalesce(sum(g.count) FILTER (WHERE l.row IS NOT NULL), 0)
-  INTO v_rows, v_keys, v_leases, v_actions, v_nexts, v_afters, v_may_go, v_passed, v_held, v_count
+    coalesce(array_agg(g.lease) FILTER (WHERE l.row IS NOT NULL), '{}')
+  INTO v_rows, v_keys, v_leases, v_actions, v_nexts, v_afters, v_may_go, v_passed, v_held
   FROM (
     SELECT w.* FROM (
-      SELECT u.*, max(u.done) OVER w AS passed, count(u.done) OVER w AS count FROM (
+      SELECT u.*, max(u.done) OVER (PARTITION BY u.lease) AS passed FROM (
         SELECT g.*, NULL::bigint AS done
         FROM unnest(p_lanes, p_leases, p_actions, p_places) AS g (key, lease, action, place)
         UNION ALL
         SELECT NULL, d.lease, NULL, NULL, d.place FROM unnest(p_done, p_done_leases) AS d (place, lease)
-      ) u WINDOW w AS (PARTITION BY u.lease)) w
+      ) u) w
     WHERE w.key IS NOT NULL ORDER BY w.key OFFSET 0) g
   LEFT JOIN LATERAL (
     SELECT l.ctid AS row, least(l.after, l.low - 1) AS after,
@@ -1011,11 +1009,9 @@ BEGIN
     -- seen in a later statement; a lane that is free by now is settled by the next call
     v_locked := {schema}.live_of(p_queue, p_leases, p_lanes, p_places, v_held, v_now);
   END IF;
-  IF v_count <> cardinality(p_done) THEN
-    v_done := ARRAY(
-      SELECT d.place FROM unnest(p_done, p_done_leases) AS d (place, lease)
-      WHERE d.lease = ANY (v_held));
-  END IF;
+  v_done := ARRAY(
+    SELECT d.place FROM unnest(p_done, p_done_leases) AS d (place, lease)
+    WHERE d.lease IN (SELECT unnest(v_held)));  -- is hashed
   IF cardinality(v_keys) < cardinality(p_leases) THEN
     SELECT array_agg(g.lease), array_agg(j.place) INTO v_loose_leases, v_loose FROM (
       SELECT g.* FROM unnest(p_places, p_leases, p_actions, p_lanes) AS g (place, lease, action, key)
