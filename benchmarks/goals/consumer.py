@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..cases import consumer
-from ..consuming import NO_OP, OURS, RECIPE
+from ..consuming import BATCHES, NO_OP, OURS, RECIPE, YIELDING
 from ..consuming import name_of as work_of
 from ..harness import name_of
 from .judging import Goal, GoalTable
@@ -38,7 +38,21 @@ TABLE = GoalTable(
         Goal(
             "no-op handlers, against a task per message and a lock per key",
             as_fast(work_of(OURS, NO_OP), work_of(RECIPE, NO_OP)),
-            5.0,
+            6.0,
+            7.0,
+            at_least=True,
+        ),
+        Goal(
+            "handlers that yield once, against a task per message and a lock per key",
+            as_fast(work_of(OURS, YIELDING), work_of(RECIPE, YIELDING)),
+            2.2,
+            at_least=True,
+        ),
+        Goal(
+            "batches of 100, per record, against no-op handlers of single ones",
+            as_fast(work_of(OURS, BATCHES), work_of(OURS, NO_OP)),
+            1.0,
+            1.5,
             at_least=True,
         ),
     ),

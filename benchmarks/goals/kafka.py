@@ -40,7 +40,7 @@ TABLE = GoalTable(
             2.5,
             at_least=True,
         ),
-        Goal("a record, against a bare `getmany` loop", times(OURS, BARE), 2.0),
+        Goal("a record, against a bare `getmany` loop", times(OURS, BARE), 1.6, 1.4),
     ),
     _interpreters,
 )

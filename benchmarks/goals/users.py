@@ -30,10 +30,10 @@ TOLD: dict[str, dict[str, str]] = {
         "exact position.",
     },
     "pipe": {
-        "flow.pipe, against getmany, executemany, commit": "**A record from Kafka into "
+        "flow.pipe, against getmany, executemany, commit, by 500": "**A record from Kafka into "
         "PostgreSQL** by `flow.pipe` in batches of 500 is {figure} as fast as a loop of `getmany`, "
         "`executemany` and `commit` by hand.",
-        "flow.pipe, against getmany, COPY, commit": "The same is {figure} as fast as that loop "
+        "flow.pipe, against getmany, COPY, commit, by 500": "The same is {figure} as fast as that loop "
         "with `COPY`.",
     },
     "postgres": {

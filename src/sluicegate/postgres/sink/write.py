@@ -134,7 +134,10 @@ class TableWriter:
             return None
         if not rows or self._chooser.choose(plan, len(rows)) != "values":
             return None
-        return plain_insert(plan, rows)
+        try:
+            return plain_insert(plan, rows)
+        except Exception:  # an item's own; the longer way names its row
+            return None
 
     async def _write(
         self,
