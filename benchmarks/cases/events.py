@@ -35,8 +35,9 @@ FEW_KEYS, FEW_PER_KEY = 200, 2
 """The capacity of a scheduler that is far too small."""
 EACH = 10
 """Number of items of an event with many items."""
-JOBS, SAME, ITEMS, MANY, BOUND, MEASURED, SLEEPS, PIPE, DIRECT = (
+JOBS, FINALISED, SAME, ITEMS, MANY, BOUND, MEASURED, SLEEPS, PIPE, DIRECT = (
     "JobScheduler",
+    "JobScheduler, with a finaliser",
     "the same in tasks and locks",
     "ItemBatcher, an item per event",
     f"ItemBatcher, {EACH} items per event",
@@ -111,10 +112,15 @@ async def handle_all(
     return took
 
 
-async def by_jobs(given: Sequence[Record], run: Callable[..., Any], **bounds: Any) -> Took:
+async def by_jobs(
+    given: Sequence[Record],
+    run: Callable[..., Any],
+    finalise: Callable[..., Any] | None = None,
+    **bounds: Any,
+) -> Took:
     """Run a job for each record."""
     bounds.setdefault("concurrency", CONCURRENCY)
-    jobs = JobScheduler[Any, Any](run, **bounds)
+    jobs = JobScheduler[Any, Any](run, finalise, **bounds)
 
     async def handle(context: EventContext) -> Incomplete:
         return jobs.schedule(context, context.key, None)
@@ -151,6 +157,10 @@ async def by_items(given: Sequence[Record], each: int) -> Took:
     took = await handle_all(given, handle, items)
     assert count == each * len(given)
     return took
+
+
+async def finalise(*_: object) -> None:
+    """Complete the event."""
 
 
 def batcher_of(sink: NullSink) -> Batcher[Any]:
@@ -221,6 +231,7 @@ def prepare_jobs(count: int) -> Iterator[Sequence[Contender]]:
     given = records(count)
     yield (
         Contender(JOBS, lambda: asyncio.run(by_jobs(given, process)), ours=True),
+        Contender(FINALISED, lambda: asyncio.run(by_jobs(given, process, finalise)), ours=True),
         Contender(SAME, lambda: asyncio.run(by_hand(given))),
         Contender(RECIPE, recipe(given, nothing)),
     )
