@@ -92,7 +92,11 @@ class CompileHook(BuildHookInterface[Any]):
             compile_extension(source, source.parent)
             return
         self._folder = TemporaryDirectory()
-        built = compile_extension(source, Path(self._folder.name))
+        try:
+            built = compile_extension(source, Path(self._folder.name))
+        except RuntimeError:
+            self._folder.cleanup()
+            raise
         build_data["force_include"][str(built)] = str(EXTENSION.with_name(built.name))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
