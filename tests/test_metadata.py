@@ -1,4 +1,4 @@
-"""The wheel's metadata with and without an address of the project."""
+"""The wheel's metadata with and without an address of the project, and the extension."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ pytest.importorskip("hatchling")
 if not (ROOT / "src").is_dir():
     pytest.skip("the sources are removed", allow_module_level=True)
 
+from hatch_build import EXTENSION
 from hatchling.builders.wheel import WheelBuilder
+
+from sluicegate.testing.servers.require import skip_or_fail
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -105,3 +108,32 @@ def test_a_release_links_to_its_tag(folder: Path, monkeypatch: pytest.MonkeyPatc
     found = metadata(folder)
     assert f"({REPOSITORY}/blob/v1.2.0/docs/index.md)" in described(found)
     assert (found.get_all("Project-URL") or [])[0] == "Documentation, https://docs.example"
+
+
+@pytest.fixture
+def with_extension(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with the source of the extension, which is to be compiled."""
+    source = folder / "src" / EXTENSION
+    source.parent.mkdir(parents=True)
+    source.write_bytes((ROOT / "src" / EXTENSION).read_bytes())
+    monkeypatch.setenv("SLUICEGATE_NATIVE", "1")
+    return folder
+
+
+def test_a_wheel_with_the_extension_is_for_one_platform(with_extension: Path) -> None:
+    try:
+        (path,) = WheelBuilder(str(with_extension)).build(directory=str(with_extension / "dist"))
+    except RuntimeError as error:
+        skip_or_fail("compiler", str(error))
+    assert not path.endswith("-none-any.whl")
+    with zipfile.ZipFile(path) as wheel:
+        compiled = [name for name in wheel.namelist() if name.endswith(".so")]
+    assert [name.partition(".")[0] for name in compiled] == [str(EXTENSION.with_suffix(""))]
+
+
+def test_a_build_without_a_compiler_tells_the_remedy(
+    with_extension: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    with pytest.raises(RuntimeError, match="Install a C compiler"):
+        metadata(with_extension)

@@ -225,6 +225,7 @@ async def test_a_column_that_takes_times_by_now_has_them(
             assert (await db.rows())[1] == (1, AT), way
 
 
+@pytest.mark.usefixtures("encoder")
 @pytest.mark.parametrize(
     ("place", "changes"),
     [(10, {"day": AT}), (10, {"hour": ZONED}), (1500, {"day": AT}), (1500, {"hour": ZONED})],
@@ -236,9 +237,7 @@ async def test_rows_that_are_packed_are_checked_before_asyncpg_sends_them(
     place: int,
     changes: dict[str, Any],
 ) -> None:
-    """Our encoder, chosen because of the column `at`, declines the first batch and is not given the
-    second.
-    """
+    """The extension declines the first batch and is not given the second."""
     shape = "id int PRIMARY KEY, at timestamptz, day date, hour time"
     good = {"at": AT.replace(tzinfo=dt.UTC), "day": DAY, "hour": HOUR}
     rows = [{"id": number, **good} for number in range(2000)]

@@ -1,7 +1,7 @@
 """Rows packed by Sluicegate are stored as by asyncpg, byte by byte; all other values are left to
 asyncpg.
 
-White box: the encoder of rows, without the sink.
+White box: the extension, without the sink.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import enum
+import gc
 import io
+import sys
+import tracemalloc
 import uuid
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -22,17 +25,17 @@ from hypothesis import strategies as st
 asyncpg = pytest.importorskip("asyncpg")
 from tests.properties import examples  # noqa: E402
 
-from sluicegate.postgres.copying.rows import (  # noqa: E402
-    FIELDS,
-    Declined,
-    row_encoder,
-)
+from sluicegate.postgres.copying.rows import Declined, codes_of, pieces  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from sluicegate.testing import EmbeddedPostgres
 
+pytestmark = [
+    pytest.mark.usefixtures("encoder"),
+    pytest.mark.parametrize("encoder", ["extension"], indirect=True),
+]
 DECLARED = {
     "smallint": "smallint",
     "integer": "integer",
@@ -143,6 +146,12 @@ def _odd() -> list[Any]:
     ]  # fmt: skip
 
 
+def packed(types: tuple[str, ...], rows: Sequence[Sequence[Any]]) -> bytes:
+    codes = codes_of(types)
+    assert codes is not None
+    return b"".join(pieces(codes, rows))
+
+
 class Pair:
     """Two tables of one type, and a connection to both."""
 
@@ -157,10 +166,8 @@ class Pair:
             "CREATE TABLE ours (LIKE theirs)"
         )
         rows = list(enumerate(values))
-        encoder = row_encoder(("bigint", kind))
-        assert encoder is not None
         await self._con.copy_records_to_table("theirs", records=rows)
-        data = b"".join(encoder.pieces(rows))
+        data = packed(("bigint", kind), rows)
         await self._con.copy_to_table("ours", source=io.BytesIO(data), format="binary")
         assert await self._stored("ours") == await self._stored("theirs")
         assert await self._objects("ours") == await self._objects("theirs")
@@ -186,8 +193,8 @@ def pair(embedded_postgres: EmbeddedPostgres) -> Iterator[Pair]:
         runner.run(con.close())
 
 
-def test_every_type_is_compared() -> None:
-    assert DECLARED.keys() == VALUES.keys() == FIELDS.keys()
+def test_every_type_is_compared(compiled: Any) -> None:
+    assert DECLARED.keys() == VALUES.keys() == compiled.codes.keys()
 
 
 @pytest.mark.parametrize("kind", DECLARED)
@@ -204,16 +211,13 @@ def test_values_are_stored_as_asyncpg_stores_them(pair: Pair, kind: str, data: A
 @pytest.mark.parametrize("kind", DECLARED)
 def test_a_value_is_packed_only_if_asyncpg_stores_the_same(pair: Pair, kind: str) -> None:
     """The server refuses some of the others, and no two values are packed alike."""
-    encoder = row_encoder((kind,))
-    assert encoder is not None
     taken: list[Any] = []
     for value in _odd():
         try:
-            packed = b"".join(encoder.pieces([(value,)]))
+            packed((kind,), [(value,)])
         except Declined:
             continue
         taken.append(value)
-        assert packed
     assert None in taken
     pair.run(pair.compare(kind, [each for each in taken if not _refused(kind, each)]))
 
@@ -232,3 +236,107 @@ def _refused(kind: str, value: Any) -> bool:
             "12345678123456781234567812345678",
         }
     return "\0" in value or (kind in {"character", "character varying"} and len(value) > 40)
+
+
+def test_all_rows_are_in_the_pieces(compiled: Any) -> None:
+    """The pieces are those of one long piece, whatever their size, also with values that are
+    longer.
+    """
+    types = bytes(compiled.codes[kind] for kind in ("bigint", "text"))
+    rows = [(number, "\u00e9" * (number % 300) * (number % 7)) for number in range(600)]
+    whole, stop = compiled.encode(types, rows, 0, len(rows), 2**22)
+    assert stop == len(rows)
+    for size in (1, 100, 5000):
+        found, start = [], 0
+        while start < len(rows):
+            piece, start = compiled.encode(types, rows, start, len(rows), size)
+            found.append(piece)
+        assert len(found) > 1
+        assert b"".join(found) == whole
+
+
+@pytest.mark.parametrize("row", [(1,), (1, "a", 2), [1], "ab", {1: 2}, 5, None, ("a", 1)], ids=repr)
+def test_rows_of_another_shape_are_declined(row: Any) -> None:
+    with pytest.raises(Declined):
+        packed(("bigint", "text"), [(1, "a"), row])
+
+
+def test_no_length_is_cut_off(compiled: Any) -> None:
+    with pytest.raises(Declined):
+        packed(("bytea",), [(bytes(2**31),)])
+    width = 2**15
+    with pytest.raises(ValueError, match="out of range"):
+        compiled.encode(bytes(width), [(1,) * width], 0, 1, 100)
+
+
+REPEATED = 2000
+OWN = {dt.datetime, dt.date, dt.time, dt.timedelta, uuid.UUID, Decimal, bytearray, list, dict}
+
+
+class Zone(dt.tzinfo):
+    """A time zone whose method runs code."""
+
+    def __init__(self, effect: Any) -> None:
+        self.effect = effect
+
+    def utcoffset(self, moment: dt.datetime | None) -> dt.timedelta:
+        self.effect()
+        return dt.timedelta(hours=1)
+
+    def dst(self, moment: dt.datetime | None) -> None:
+        raise NotImplementedError
+
+    def tzname(self, moment: dt.datetime | None) -> None:
+        raise NotImplementedError
+
+
+def test_code_that_runs_meanwhile_may_change_the_rows() -> None:
+    """A row is encoded as it was when its turn came; rows that have gone are no loss unnoticed."""
+    types = ("timestamp with time zone", "text")
+    row: list[Any] = [None, str(12345)]
+    row[0] = dt.datetime(2026, 1, 2, tzinfo=Zone(row.clear))
+    assert packed(types, [row]) == packed(types, [(dt.datetime(2026, 1, 1, 23, tzinfo=dt.UTC), "12345")])  # fmt: skip
+    assert row == []
+    rows: list[Any] = []
+    rows += [(dt.datetime(2026, 1, 2, tzinfo=Zone(rows.clear)), str(12345)), (None, "b")]
+    with pytest.raises(Declined):
+        packed(types, rows)
+
+
+def test_an_interrupt_is_not_taken_for_a_declined_value() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    rows = [(dt.datetime(2026, 1, 2, tzinfo=Zone(interrupt)),)]
+    with pytest.raises(KeyboardInterrupt):
+        packed(("timestamp with time zone",), rows)
+
+
+def test_no_reference_is_kept_or_lost() -> None:
+    values: list[Any] = [*_odd(), dt.datetime(2026, 1, 2, tzinfo=Zone(lambda: 1 / 0))]
+    values += [dt.datetime(2026, 1, 2, tzinfo=Zone(object)), uuid.UUID(int=2**127)]
+    rows: list[list[tuple[Any]]] = [[(value,)] * REPEATED for value in values]
+
+    def references() -> list[int]:
+        """Those of rows, and of values that nothing else uses meanwhile."""
+        own = [value for value in values if type(value) in OWN]
+        return [sys.getrefcount(each) for each in (*own, *(row for row, *_ in rows))]
+
+    def encode_all() -> int:
+        for kind in DECLARED:
+            for each in rows:
+                try:
+                    packed((kind,), each)
+                except Declined:
+                    pass
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        encode_all()
+        before, size = references(), encode_all()
+        assert encode_all() - size < 16 * REPEATED, "less than one object for each row"
+        assert references() == before
+    finally:
+        tracemalloc.stop()

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 """The signature, no flags, and no extension."""
 TRAILER = b"\xff\xff"
-NULL = b"\xff\xff\xff\xff"
-"""The length of a field that is NULL."""
 EPOCH_DAYS = 10_957
 """Days from 1970-01-01 to 2000-01-01, the epoch of PostgreSQL."""
 EPOCH_MICROSECONDS = EPOCH_DAYS * 86_400_000_000
