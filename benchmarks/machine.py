@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import sluicegate
+from sluicegate.postgres.copying.rows import codes
 
 LIBRARIES = (
     "opentelemetry-sdk",
@@ -47,6 +48,7 @@ def describe() -> str:
         f"{os.cpu_count()} cores",
         f"{platform.python_implementation()} {platform.python_version()}",
         f"sluicegate {sluicegate.__version__}",
+        *(["the compiled encoder of rows"] if codes else []),
         *(f"{name} {found}" for name in LIBRARIES if (found := _version(name)) is not None),
     ]
     return ", ".join(parts)
