@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import sluicegate
-from sluicegate.postgres.copying.rows import codes
+from sluicegate.postgres.copying.rows import IS_COMPILED
 
 LIBRARIES = (
     "opentelemetry-sdk",
@@ -48,7 +48,7 @@ def describe() -> str:
         f"{os.cpu_count()} cores",
         f"{platform.python_implementation()} {platform.python_version()}",
         f"sluicegate {sluicegate.__version__}",
-        *(["the compiled encoder of rows"] if codes else []),
+        *(["the compiled encoder of rows"] if IS_COMPILED else []),
         *(f"{name} {found}" for name in LIBRARIES if (found := _version(name)) is not None),
     ]
     return ", ".join(parts)

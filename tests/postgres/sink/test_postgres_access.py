@@ -1,4 +1,7 @@
-"""`PostgresAccess` against a server: the environment, rotating passwords, options in the wrong place."""
+"""`PostgresAccess` against a server: the environment, rotating passwords, options in the wrong place.
+
+White box: the error of a statement that could not begin.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import asyncpg
 import pytest
 from tests.postgres.sink.postgres_help import database
 
-from sluicegate import ConfigError, RefusedError, RowBatch, UnavailableError, send
+from sluicegate import ConfigError, RefusedError, Retry, RowBatch, UnavailableError, send, stack
 from sluicegate.postgres import PostgresAccess, PostgresSink, QueueAdmin, check_streams
+from sluicegate.postgres.client.errors import for_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,11 +79,20 @@ async def test_a_service_that_does_not_exist_is_named(
                 pass
 
 
+def test_a_statement_that_could_not_begin_stores_nothing() -> None:
+    """asyncpg has read the end of the session, but not yet that of the connection."""
+    told = "cannot switch to state 12; another operation (2) is in progress"
+    error = for_write(asyncpg.InternalClientError(told), sealed=True)
+    assert isinstance(error, UnavailableError)
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_each_new_connection_asks_for_the_password(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, is_async: bool
 ) -> None:
-    """After a change of the password a new connection logs in with the new one."""
+    """After a change of the password a new connection logs in with the new one. The end of the
+    session may be read before that of its connection, which fails a write that has sent nothing.
+    """
     async with database(embedded_postgres.dsn) as db:
         role = f"{db.table}_rotating"
         asked: list[str] = []
@@ -98,7 +112,9 @@ async def test_each_new_connection_asks_for_the_password(
             access = PostgresAccess(
                 f"postgresql://{role}@{host}", password=async_password if is_async else password
             )
-            sink = PostgresSink(access, table=db.table, columns=("id", "word"), pool_size=1)
+            sink: Any = stack(
+                PostgresSink(access, table=db.table, columns=("id", "word"), pool_size=1), Retry()
+            )
             async with sink:
                 assert await send(sink, RowBatch([(1, "x")])) == {}
                 before = len(asked)

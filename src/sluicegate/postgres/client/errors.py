@@ -377,8 +377,10 @@ def for_write(error: Exception, *, sealed: bool) -> Exception:
     """Return the error that a write raises for the whole batch.
 
     `sealed` means that the rows may be stored. A connection lost before that is an outage, which
-    one row may cause. A refusal by a pooler is returned unchanged.
+    one row may cause. So is one on which the last statement could not begin. A refusal by a pooler
+    is returned unchanged.
     """
+    sealed = sealed and not _is_refused_at_rest(error)
     pooler = pooler_error(error)
     if pooler is not None and (not sealed or was_not_sent(message_of(pooler))):
         kind = _class_of(error)

@@ -13,6 +13,8 @@ try:
 except ImportError:
     codes = {}
 
+IS_COMPILED = bool(codes)
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
