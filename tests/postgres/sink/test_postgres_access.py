@@ -1,7 +1,4 @@
-"""`PostgresAccess` against a server: the environment, rotating passwords, options in the wrong place.
-
-White box: the error of a statement that could not begin.
-"""
+"""`PostgresAccess` against a server: the environment, rotating passwords, options in the wrong place."""
 
 from __future__ import annotations
 
@@ -9,13 +6,11 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import asyncpg
 import pytest
 from tests.postgres.sink.postgres_help import database
 
 from sluicegate import ConfigError, RefusedError, Retry, RowBatch, UnavailableError, send, stack
 from sluicegate.postgres import PostgresAccess, PostgresSink, QueueAdmin, check_streams
-from sluicegate.postgres.client.errors import for_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,13 +72,6 @@ async def test_a_service_that_does_not_exist_is_named(
         with pytest.raises(ConfigError, match="service='nowhere': there is no such service in"):
             async with QueueAdmin(access):
                 pass
-
-
-def test_a_statement_that_could_not_begin_stores_nothing() -> None:
-    """asyncpg has read the end of the session, but not yet that of the connection."""
-    told = "cannot switch to state 12; another operation (2) is in progress"
-    error = for_write(asyncpg.InternalClientError(told), sealed=True)
-    assert isinstance(error, UnavailableError)
 
 
 @pytest.mark.parametrize("is_async", [False, True])

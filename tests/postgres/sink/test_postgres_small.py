@@ -72,7 +72,8 @@ def plan_of(columns: int) -> TablePlan:
 @pytest.mark.parametrize(
     ("strategy", "columns", "rows", "cache", "expected"),
     [
-        (("auto", None, None), 4, 100, (100, math.inf), "values"),
+        (("auto", None, None), 4, 49, (100, math.inf), "values"),
+        (("auto", None, None), 4, 50, (100, math.inf), "copy"),
         (("auto", None, None), 4, 1_000, (100, math.inf), "copy"),
         (("auto", 20, None), 4, 20, (100, math.inf), "copy"),
         (("auto", None, None), 40, 30, (100, math.inf), "insert"),

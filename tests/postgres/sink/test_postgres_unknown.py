@@ -367,7 +367,7 @@ async def test_a_session_that_was_ended_at_rest_is_not_the_items_fault(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int, mode: str
 ) -> None:
     """batcher/B25: the server's last message has arrived, but not the end of the connection;
-    asyncpg raises its own error then.
+    asyncpg raises its own error then, and has sent nothing.
     """
     async with database(embedded_postgres.dsn) as db:
         async with db.sink(pool_size=1, on_conflict=mode) as sink:
@@ -387,7 +387,7 @@ async def test_a_session_that_was_ended_at_rest_is_not_the_items_fault(
             errors = await send(sink, batch)
             assert {sink.classify(error) for error in errors.values()} <= {
                 ErrorClass.TRANSIENT,
-                ErrorClass.UNKNOWN,
+                ErrorClass.UNAVAILABLE,
             }
             assert await send(sink, batch) == {}
             assert len(await db.rows()) == size + 1

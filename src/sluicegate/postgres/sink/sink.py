@@ -70,10 +70,10 @@ class PostgresSink(PositionsInTable):
             geometric types. `"copy"`: `COPY`, into a staging table if conflicts are handled. Each of
             them is one transaction. Repairs after bad rows or unknown outcomes choose their own
             statement.
-        copy_threshold: the number of rows from which they are sent by `COPY`; default 150. If
+        copy_threshold: the number of rows from which they are sent by `COPY`; default 50. If
             conflicts are handled, rows are returned, or a codec in text format prevents `COPY`,
-            they are sent by one `INSERT` from arrays instead. Fewer rows are one `INSERT` with a
-            parameter per value. Each number of rows has its own prepared statement; with more than
+            they are sent by one `INSERT` from arrays instead, by default from 150 rows on. Fewer
+            rows are one `INSERT` with a parameter per value. Each number of rows has its own prepared statement; with more than
             32 different numbers, the others are written one by one in a pipeline, or as above from
             50 rows on.
         staging_threshold: the number of rows from which `COPY` into a staging table replaces the

@@ -162,7 +162,8 @@ class Chooser:
             return "values" if rows * len(plan.columns) <= MOST_PARAMETERS else "insert"
         if strategy.statement != "auto":
             return strategy.statement
-        if rows < strategy.values_below and self._has_statement(plan, rows):
+        is_copied = plan.copies and not plan.needs_staging and rows >= strategy.copy_from
+        if rows < strategy.values_below and not is_copied and self._has_statement(plan, rows):
             return "values"
         if rows < strategy.copy_from:
             return "insert"
