@@ -95,7 +95,7 @@ async def piped(
     batcher = Batcher(
         stack(db.sink(COLUMNS, dsn=dsn), Retry()),
         key=key_of,
-        limits=Limits(max_items=100, max_delay=0.01, workers=4),
+        limits=Limits(max_items=40, max_delay=0.01, workers=4),
     )
     async with pipe_member(
         source, batcher, transform=row_of, commits=Commits(every=0.01)
