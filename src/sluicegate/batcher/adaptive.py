@@ -40,10 +40,10 @@ the last one. The first rule that applies to the attempts that ended in between 
    otherwise a few bad rows would stop all growth, especially with many workers.
 3. The mean exceeds its best since the last halving by half of that, and by more than it varies:
    half, and a ceiling at the number with the best throughput since the last halving (at least three
-   quarters), unless round trips vary too much to tell. The best is then measured anew, so that the workers grow again if
-   load was not the cause. Without this rule they would overload a destination that slows down
-   gradually; without its second condition, they would stay idle with a destination of very uneven
-   round trips; without the ceiling, they would soon be too many again.
+   quarters), unless round trips vary too much to tell. The best is then measured anew, so that the
+   workers grow again if load was not the cause. Without this rule they would overload a destination
+   that slows down gradually; without its second condition, they would stay idle with a destination
+   of very uneven round trips; without the ceiling, they would soon be too many again.
 4. Round trips were slower than the earlier ones by more than 2.5 standard deviations (at least by a
    tenth): a tenth less.
 5. Round trips were no slower than the earlier ones, and all workers were busy: one more. A number

@@ -123,9 +123,8 @@ class Bookkeeper(Generic[T]):
         details: Mapping[int, object] | None,
     ) -> None:
         receipts = flight.sealed.receipts
-        has_cause = (
-            not outcome.is_success
-        )  # a dead-lettered item has the error that it was taken for
+        # a dead-lettered item has the error that it was taken for
+        has_cause = not outcome.is_success
         if not has_cause and not details and len(indices) == len(flight.batch):
             each = [*receipts.values()]
             if self._resolve_all is None or not self._resolve_all(each, outcome):
