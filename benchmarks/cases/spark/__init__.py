@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from . import partitions, upserts, writes
+from . import partitions, parts, upserts, writes
 
-CASES = (writes.CASE, upserts.CASE, partitions.CASE)
+CASES = (writes.CASE, upserts.CASE, partitions.CASE, parts.CASE)
