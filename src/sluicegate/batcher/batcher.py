@@ -29,7 +29,7 @@ from .feed import Feed
 from .gathering.tenant_queue import TenantKey
 from .gathering.tenants import TenantGatherer
 from .gathering.window import NOTHING, NeedsSlowPath
-from .intake import Intake
+from .intake import Intake, SpoolIntake
 from .item_mistakes import several
 from .opener import Opener
 from .receipt import Receipt
@@ -115,6 +115,10 @@ class Batcher(Generic[T]):
             default. With `workers=1`, only the size adapts, and order stays total.
         observers: observers of this batcher.
         clock: the time source; the running loop by default.
+        spool: a `Spool(path)`, which stores items on disk before they are sent. `add` then returns
+            when the item is stored, and `deliver` returns `spooled`. The tally counts what is
+            stored; sending has its own (`spool.sender`). A shutdown sends until its deadline, and
+            leaves the rest for the next start.
 
     Raises:
         ConfigError: a bad argument, naming it, its value and the rule. Nothing has been started.
@@ -132,7 +136,8 @@ class Batcher(Generic[T]):
     def _renew(self) -> None:
         """Start with nothing inside."""
         self._dispatcher = self._new_dispatcher()
-        self._intake = Intake(self._dispatcher)
+        made = Intake if self.setup.spool is None else SpoolIntake
+        self._intake = made(self._dispatcher)
         self._lifecycle = self._dispatcher.lifecycle
         self._window = self._dispatcher.window
         self._opener = Opener(self._dispatcher)
@@ -165,6 +170,8 @@ class Batcher(Generic[T]):
         self._window.open_on(asyncio.get_running_loop())
         self._lifecycle.enter("open")
         self._opener.entered()
+        if self.setup.spool is not None:
+            self.setup.spool.start(self._dispatcher)
         observers, shown = self._dispatcher.observers, self._lifecycle.shown_state
         observers.tell(lambda observer: observer.on_open(self.name, self.stats))
         observers.tell(lambda observer: observer.on_state(self.name, shown))
@@ -242,13 +249,15 @@ class Batcher(Generic[T]):
     # -- items -------------------------------------------------------------------------------------
 
     async def add(self, item: T, *, timeout: float | timedelta | None = None) -> None:
-        """Accept `item` in memory; wait while the ledger is full.
+        """Accept `item` in memory, or with a spool on disk; wait while the ledger is full.
 
         `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it expires,
         `ClosedError` once the batcher is closed, `ItemTooLarge` for an item that can never fit,
         `KeyFailedError` for a key that failed (`on_key_failure="fail"`), `ItemFunctionError` if a
         function of the item raised; in each case, and on cancellation, the item was not accepted.
-        Usually returns without suspending; occasionally it lets other tasks run first.
+        Usually returns without suspending; occasionally it lets other tasks run first. With a spool
+        it suspends until the item is stored, and also raises like `deliver`; a cancelled call may
+        have stored it.
         """
         seconds = None if timeout is None else _seconds(timeout)
         known = NOTHING

@@ -8,6 +8,7 @@ policies and errors. Later threads do not overtake producers that wait there.
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 from functools import partial
@@ -115,6 +116,8 @@ class BlockingBatcher(Generic[T]):
         self._changing = threading.Lock()
         self._renew()
         self._needs_entries = self._run.batcher.needs_entries
+        spool = self._run.batcher.setup.spool
+        self._adds_stored = spool is not None and spool.adds_stored
 
     def _renew(self) -> None:
         self._run = ThreadRun(self._make)
@@ -218,7 +221,7 @@ class BlockingBatcher(Generic[T]):
     # -- items -------------------------------------------------------------------------------------
 
     def add(self, item: T, *, timeout: float | timedelta | None = None) -> None:
-        """Accept `item` in memory; block while the ledger is full.
+        """Accept `item` in memory, or with a spool on disk; block while the ledger is full.
 
         `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it expires,
         `ClosedError` once the batcher is closed, `ItemTooLarge` for an item that can never fit; in
@@ -228,8 +231,19 @@ class BlockingBatcher(Generic[T]):
         if running_loop() is not None:
             refuse_in_a_loop("add()", INSTEAD)
         seconds = None if timeout is None else _seconds(timeout)
-        if self._needs_entries or not self._inbox.put(item):
+        if self._adds_stored:
+            self._add_stored((item,), seconds)
+        elif self._needs_entries or not self._inbox.put(item):
             self._accept((item,), (None,), seconds)
+
+    def _add_stored(self, items: tuple[T, ...], seconds: float | None) -> None:
+        """Add items, and block until all are in the spool."""
+        run = self._running()
+        ends = math.inf if seconds is None else run.now() + seconds
+        receipts = tuple([BlockingReceipt() for _ in items])
+        self._accept(items, receipts, seconds)
+        for receipt in receipts:
+            receipt.result(None if seconds is None else max(0.0, ends - run.now()))
 
     def try_add(self, item: T) -> bool:
         """Accept `item` if there is room now; from any thread, including one with an event loop.
@@ -264,7 +278,9 @@ class BlockingBatcher(Generic[T]):
         process_fork.check()
         refuse_in_a_loop("add_many()", INSTEAD)
         together = tuple(several(items))
-        if together:
+        if together and self._adds_stored:
+            self._add_stored(together, _seconds(timeout))
+        elif together:
             self._accept(together, (None,) * len(together), _seconds(timeout))
 
     def submit(self, item: T, *, timeout: float | timedelta | None = None) -> BlockingReceipt:

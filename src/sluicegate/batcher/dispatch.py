@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core.batch import Reason
+from .._core.clock import Signal
 from .._core.errors import StoppedError
 from .._core.outcome import Outcome
 from .._core.runtime.loops import Exit, exit_later, is_first_exit
@@ -64,6 +65,8 @@ class Dispatcher(Generic[T]):
         self.flights: Flights[T] = Flights(setup, lambda: self.clock, self.breaks)
         self.fences = Fences(self.before)
         self.books: Bookkeeper[T] = Bookkeeper(setup, self.ledger, self.fences, self.lifecycle)
+        self.pressed = Signal()
+        """Fires when `is_pressed` may have become true."""
         self.monitor = Monitor(self, setup.sink)
         self.tries = TryWatch(setup)
         self.window = AddWindow(self.ledger)
@@ -99,6 +102,11 @@ class Dispatcher(Generic[T]):
     def observers(self) -> Observers:
         """The batcher's observers."""
         return self.books.observers
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether producers wait for room, or the destination does not accept writes."""
+        return len(self.producers) > 0 or self.monitor.is_troubled
 
     @property
     def keeps_slot(self) -> bool:
@@ -163,6 +171,7 @@ class Dispatcher(Generic[T]):
 
     def producer_waits(self) -> None:
         """Close the window for others; seal the open batch early if a slot is free."""
+        self.pressed.fire()
         if self.slots.free:
             self.advance(self.clock.now())
         else:

@@ -129,7 +129,7 @@ class Drain(Generic[T]):
 
     async def _run(self) -> ShutdownReport[T]:
         """Run the phases. One that fails breaks the batcher, and the others follow all the same."""
-        for phase in (self._drained, self._settled, self._answered, self._closed):
+        for phase in (self._drained, self._sent, self._settled, self._answered, self._closed):
             try:
                 await phase()
             except Exception as error:
@@ -149,6 +149,16 @@ class Drain(Generic[T]):
             self._ended_by = f"the failure that had broken the batcher: {for_log(broken)}"
         elif not self._is_drained():
             self._ended_by = self._ended_by or "the deadline"
+        self._spent.on("drain")
+
+    async def _sent(self) -> None:
+        """Send what the spool has, if there is one; what is left stays there."""
+        spool = self._dispatcher.setup.spool
+        if spool is None or self._dispatcher.lifecycle.broken is not None:
+            return
+        until = self._countdown.at(1)
+        sending = asyncio.get_running_loop().create_task(spool.finish(until))
+        await self._countdown.ends(sending, part=0.5)
         self._spent.on("drain")
 
     async def _settled(self) -> None:

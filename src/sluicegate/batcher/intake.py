@@ -10,12 +10,20 @@ import asyncio
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Generic, Never, TypeVar
 
-from .._core.errors import AddTimeout, ItemTooLarge, KeyFailedError, LedgerFull, SluicegateError
+from .._core.errors import (
+    AddTimeout,
+    DeliverTimeout,
+    ItemTooLarge,
+    KeyFailedError,
+    LedgerFull,
+    SluicegateError,
+)
 from .._core.runtime.loops import Exit
 from .gathering.pack import AddGroup, Leftover
 from .gathering.window import NOTHING, NeedsSlowPath
 from .item_mistakes import FailedFunction, check_item
 from .ledger import Waiter
+from .receipt import Receipt, gather
 from .reservations import WholeReservation, tenant_reservations
 from .setup import checked_size
 
@@ -336,3 +344,51 @@ class Intake(Generic[T]):
     def _retry_after(self) -> float:
         lifecycle = self._lifecycle
         return max(RETRY_AFTER, lifecycle.throttled_until - lifecycle.clock.now())
+
+
+class SpoolIntake(Intake[T]):
+    """The intake of a batcher with a spool: a producer without a receipt waits until its items are
+    stored, and none is accepted while the spool is full unless producers wait for that.
+    """
+
+    def __init__(self, dispatcher: Dispatcher[T]) -> None:
+        super().__init__(dispatcher)
+        spool = dispatcher.setup.spool
+        assert spool is not None
+        self._spool = spool
+        self._window.is_for_trying_only = spool.adds_stored
+
+    async def add(
+        self,
+        items: tuple[T, ...],
+        receipts: tuple[Resolvable | None, ...] | None,
+        seconds: float | None,
+        known: Known = NOTHING,
+    ) -> None:
+        """Accept the items, and wait for them to be stored. Raises `ItemFailed` if one was not, and
+        `DeliverTimeout` with the receipt if that is not known in time.
+        """
+        waits = receipts is None and self._spool.adds_stored
+        own = tuple([Receipt() for _ in items]) if waits else ()
+        ends = None if seconds is None else self._lifecycle.clock.now() + seconds
+        await super().add(items, own or receipts, seconds, known)
+        if not own:
+            return
+        try:
+            async with self._lifecycle.clock.timeout_at(ends):
+                await gather(own)
+        except TimeoutError:
+            late = next((each for each in own if each.outcome is None), None)
+            if late is not None:
+                raise DeliverTimeout(late, seconds or 0.0) from None
+
+    def _takes_at_once(self, group: AddGroup[T]) -> bool:
+        if self._setup.overflow != "block" and self._spool.full():
+            return False
+        return super()._takes_at_once(group)
+
+    def _refuse(self, group: AddGroup[T]) -> Never:
+        if self._setup.overflow != "reject" or not (told := self._spool.full()):
+            super()._refuse(group)
+        self._ledger.refuse(len(group.items))
+        raise LedgerFull(f"batcher {self._setup.name!r}: {told}", retry_after=self._retry_after())

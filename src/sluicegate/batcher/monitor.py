@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sized
 
     from .._core.batch import Batch
-    from .._core.clock import Clock, TimerHandle
+    from .._core.clock import Clock, Signal, TimerHandle
     from .._core.observer import Observers
     from .._core.sink import Sink
     from .ledger import Ledger
@@ -74,6 +74,11 @@ class MonitoredBatcher(Protocol):
         ...
 
     @property
+    def pressed(self) -> Signal:
+        """Fires when the destination's state changes."""
+        ...
+
+    @property
     def producers(self) -> Sized:
         """The producers that wait for room."""
         ...
@@ -107,6 +112,12 @@ class Monitor:
         self._arm()
         if self._conditions.state is not before:
             self._tell_state()
+            self._batcher.pressed.fire()
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether the destination does not accept writes at present."""
+        return bool(self._conditions.troubles)
 
     def retrying(self, batch: Batch[Any], kind: ErrorClass, items: int, delay: float) -> None:
         """Count a retry of a batch, and notify observers."""

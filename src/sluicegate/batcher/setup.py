@@ -33,6 +33,7 @@ from .._core.sink import (
     stretch_limits,
     walk,
 )
+from .._core.spooling import SpoolFront
 from .._core.stacking import as_sink
 from .._core.text import repr_of
 from .adaptive import Adaptive
@@ -84,6 +85,7 @@ class BatcherOptions(TypedDict, Generic[T], total=False):
     adaptive: Adaptive | None
     observers: Iterable[Observer]
     clock: Clock | None
+    spool: SpoolFront | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +116,8 @@ class Setup(Generic[T]):
     """The sink that writes too large items to the dead letters."""
     parked_sink: Sink[T] | None
     """The sink that writes parked items beyond the bound to the dead letters."""
+    spool: SpoolFront | None = None
+    """The spool to which this batcher writes."""
 
     @property
     def sized(self) -> bool:
@@ -172,6 +176,7 @@ def checked_setup(
     adaptive: Adaptive | None = None,
     observers: Iterable[Observer] = (),
     clock: Clock | None = None,
+    spool: SpoolFront | None = None,
     **misplaced: Any,
 ) -> Setup[T]:
     """Check the arguments of an `owner`. Raises `ConfigError` for the first bad one."""
@@ -181,7 +186,7 @@ def checked_setup(
     sized = bounds.max_bytes is not None or bounds.max_pending_bytes is not None
     policy = checked_key_failure(on_key_failure, key)
     measure = checked_measure(size_of, sized=sized)
-    return Setup(
+    setup = Setup(
         sink=target,
         limits=bounds,
         name=checked_name(name),
@@ -208,6 +213,11 @@ def checked_setup(
         oversize_sink=dead_letters_of(target) if oversize == "dead_letter" else None,
         parked_sink=parked_dead_letters_of(target) if policy == "park" else None,
     )
+    if spool is None:
+        return setup
+    if not isinstance(cast("object", spool), SpoolFront):
+        raise checks.bad("spool", spool, "must be a Spool(path)")
+    return cast("Setup[T]", spool.in_front_of(setup))
 
 
 def refuse_misplaced(owner: type, given: Mapping[str, object]) -> None:

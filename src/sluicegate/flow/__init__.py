@@ -8,12 +8,15 @@ the handlers of events: the state of a partition, stored with its position.
 
 from .._core.public import publish_all
 from .pipe import Pipe, pipe
+from .spooling.spool import Spool, spool
 from .transaction import TransactionalPipe, transaction
 
 __all__ = [
     "Pipe",
+    "Spool",
     "TransactionalPipe",
     "pipe",
+    "spool",
     "transaction",
 ]
 

@@ -63,6 +63,7 @@ class AddWindow:
         "_base",
         "_ledger",
         "_unyielded",
+        "is_for_trying_only",
         "is_open",
         "is_tight",
         "items",
@@ -82,6 +83,8 @@ class AddWindow:
         self.is_tight = False
         """Whether more room in the ledger would widen it."""
         self.is_open = False
+        self.is_for_trying_only = False
+        """Whether only `try_add` may use it: other producers wait until their items are stored."""
         self.loop: RunsInThread = NO_LOOP
         """The loop on which the batcher is open: the fast path is for its thread."""
         self._ledger = ledger
@@ -123,7 +126,8 @@ class AddWindow:
         self.is_open = True
         ledger.open_window(self)
         self.try_limit = filled + min(spare, left)
-        self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
+        if not self.is_for_trying_only:
+            self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
         if pack.scale is not None:
             pack.scale.allow(pack.bytes)
 
@@ -161,7 +165,8 @@ class AddWindow:
         if self.is_open:
             filled = len(self.items)
             self._unyielded = self._base - filled
-            self.limit = min(self.try_limit, filled + YIELD_EVERY)
+            if not self.is_for_trying_only:
+                self.limit = min(self.try_limit, filled + YIELD_EVERY)
 
 
 class Scale(Generic[T]):

@@ -1,0 +1,135 @@
+"""The items that cannot be delivered: copied to a file of their own before they are settled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..._core.errors import ConfigError
+from .segment import FORMAT, Item, connect
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from ..._core.batch import Batch
+    from ...letters.letter import DeadLetterRecord
+    from .running import RunningSpool
+    from .store import Store
+
+NAME = "parked.sqlite"
+_TABLE = f"""
+BEGIN;
+CREATE TABLE parked (
+    offset INTEGER PRIMARY KEY, at INTEGER NOT NULL, form INTEGER NOT NULL, value BLOB NOT NULL,
+    crc INTEGER NOT NULL, parked_at INTEGER NOT NULL, error_type TEXT NOT NULL, message TEXT NOT NULL,
+    attempts INTEGER NOT NULL, maybe_delivered INTEGER NOT NULL
+);
+PRAGMA user_version = {FORMAT};
+COMMIT;
+"""
+
+
+class ParkedItem(NamedTuple):
+    """An item that could not be delivered, and why."""
+
+    item: Item
+    parked_at: int
+    """Milliseconds since the epoch."""
+    error_type: str
+    message: str
+    attempts: int
+    maybe_delivered: bool
+    """Whether an attempt may have been applied."""
+
+
+class ParkedFile:
+    """The file of parked items. Blocks; used by one thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / NAME
+        self._db: sqlite3.Connection | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was ever parked."""
+        return self.path.exists()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._db is None:
+            db = connect(self.path)
+            (found,) = db.execute("PRAGMA user_version").fetchone()
+            if not found:
+                db.executescript(_TABLE)
+                self.path.chmod(0o600)
+            elif found != FORMAT:
+                db.close()
+                raise ConfigError(f"{self.path} has format {found}; this version reads {FORMAT}")
+            db.execute("PRAGMA synchronous = FULL")
+            self._db = db
+        return self._db
+
+    def add(self, parked: Sequence[ParkedItem]) -> None:
+        """Store items; those that are there already stay as they are."""
+        with self._open() as db:
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany(
+                "INSERT OR IGNORE INTO parked VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [(*each.item, *each[1:]) for each in parked],
+            )
+
+    def items(self, first: int = 0, most: int = -1) -> Iterator[ParkedItem]:
+        """Yield items from an offset on, in the order of offsets."""
+        if not self.exists:
+            return
+        query = "SELECT * FROM parked WHERE offset >= ? ORDER BY offset LIMIT ?"
+        for row in self._open().execute(query, (first, most)):
+            at, kind, message, attempts, maybe = row[5:]
+            yield ParkedItem(Item(*row[:5]), at, kind, message, attempts, bool(maybe))
+
+    def count(self) -> int:
+        """Return the number of items."""
+        if not self.exists:
+            return 0
+        return int(self._open().execute("SELECT count(*) FROM parked").fetchone()[0])
+
+    def remove(self, offsets: Sequence[int]) -> None:
+        """Remove items."""
+        with self._open() as db:
+            db.execute("BEGIN IMMEDIATE")
+            db.executemany("DELETE FROM parked WHERE offset = ?", [(each,) for each in offsets])
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+
+class ParkingSink:
+    """The dead letters of a spool's sender: parks the items of letters."""
+
+    def __init__(self, running: RunningSpool) -> None:
+        self._running = running
+
+    async def write(self, batch: Batch[DeadLetterRecord[Mapping[str, Any]]]) -> None:
+        """Copy the items to the file; suspends until they are on disk."""
+        await self._running.call(_park, self._running.store, [*batch])
+
+
+def _park(store: Store, letters: Sequence[DeadLetterRecord[Mapping[str, Any]]]) -> None:
+    by_offset = {int(letter.item["offset"]): letter for letter in letters}
+    store.parked.add(
+        [
+            ParkedItem(
+                item,
+                int(letter.last_at.timestamp() * 1000),
+                letter.error_type,
+                letter.message,
+                letter.attempts,
+                letter.maybe_delivered,
+            )
+            for item in store.find([*by_offset])
+            for letter in [by_offset[item.offset]]
+        ]
+    )

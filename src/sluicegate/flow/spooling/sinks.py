@@ -1,0 +1,227 @@
+"""The sinks at both ends of a spool: one stores items, one remembers the batches that it writes."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from array import array
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..._core.batch import Batch, Lineage, RowBatch
+from ..._core.clock import Signal, wait_until
+from ..._core.decorator import WrappingSink
+from ..._core.errors import PermanentError, StoppedError
+from ..._core.opening import Openable, opened
+from ..._core.outcome import Outcome
+from ..._core.send import send
+from ..._core.sink import Capabilities, WriteResult
+from .segment import Extent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import AsyncExitStack
+
+    from ..._core.sink import Sink
+    from ..._core.spooling import SpoolHost
+    from ...batcher.setup import Setup
+    from .running import RunningSpool
+    from .spool import Spool
+    from .store import Encoded
+
+
+class SpoolSink(Openable):
+    """Stores items in a spool, each with the outcome `spooled`. Made by `Spool.sink`.
+
+    A write suspends until the items are on disk, and while the spool is full. An item that cannot
+    be encoded is rejected with `PermanentError`; a disk that is full or read-only is a
+    `RefusedError`. A cancelled write may have stored its items.
+    """
+
+    capabilities = Capabilities(key_prefix_safe=True, max_concurrency=1)
+    _run_time = ("_running",)
+
+    def __init__(self, spool: Spool) -> None:
+        self.spool = spool
+        self._running: RunningSpool | None = None
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        self._running = await stack.enter_async_context(self.spool.running())
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        """Store the items of a batch."""
+        assert self._running is not None
+        encoded: dict[int, Encoded] = {}
+        errors: dict[int, BaseException] = {}
+        now = self.spool.clock.wall_time()
+        for at, item in enumerate(batch):
+            try:
+                encoded[at] = self.spool.codec.encoded(item, now)
+            except PermanentError as error:
+                errors[at] = error
+        for piece in self._pieces(encoded):
+            values = [*piece.values()]
+            size = sum(len(each.value) for each in values)
+            while not self.spool.has_room(len(values), size):
+                if await batch.back_off(math.inf, self._running.freed):
+                    raise StoppedError(f"{self.spool!r} is full; the items were not stored")
+            await self._running.put(values)
+            batch.settle(piece, Outcome.SPOOLED)
+        return WriteResult.failed(batch, errors) if errors else None
+
+    def _pieces(self, encoded: dict[int, Encoded]) -> Iterator[dict[int, Encoded]]:
+        """Yield the items in pieces that fit into a segment."""
+        piece: dict[int, Encoded] = {}
+        room = self.spool.segment_bytes
+        for at, each in encoded.items():
+            if piece and len(each.value) > room:
+                yield piece
+                piece, room = {}, self.spool.segment_bytes
+            piece[at] = each
+            room -= len(each.value)
+        if piece:
+            yield piece
+
+    def __repr__(self) -> str:
+        return f"{self.spool!r}.sink()"
+
+
+class SpillSink(WrappingSink[Any]):
+    """Writes batches from memory while the destination keeps up, and stores the others.
+
+    Nothing is written from memory while the spool has items, and nothing is sent from the spool
+    while a batch is being written from memory: so items stay in order, over each change. Batches
+    that wait for a turn keep their order.
+    """
+
+    def __init__(self, inner: Sink[Any], store: Sink[Any], spool: Spool, setup: Setup[Any]) -> None:
+        super().__init__(inner)
+        self.host: SpoolHost | None = None
+        self._store = store
+        self._spool = spool
+        self._most = setup.limits.workers
+        self._patience = setup.limits.stretch / 2
+        self._clock = setup.clock
+        self._turn = asyncio.Lock()
+        self._ended = Signal()
+        self._writing = 0
+        self._storing = 0
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        await super()._open(stack)
+        await stack.enter_async_context(opened(self._store))
+        self._running = await stack.enter_async_context(self._spool.running())
+
+    @property
+    def writes_now(self) -> bool:
+        """Whether a batch is being written from memory."""
+        return self._writing > 0
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        """Write a batch, or store it. In a shutdown, what could not be written is stored."""
+        if await self._is_stored():
+            return await self._stored(batch, range(len(batch)), {})
+        try:
+            errors = await send(self.inner, batch)
+        finally:
+            self._writing -= 1
+            self._ended.fire()
+            self._running.news.fire()
+        unsent = [at for at, error in errors.items() if isinstance(error, StoppedError)]
+        if unsent:
+            self._storing += 1
+            return await self._stored(batch, unsent, errors)
+        return WriteResult.failed(batch, errors) if errors else None
+
+    async def _is_stored(self) -> bool:
+        """Return whether the batch is stored; otherwise it is written now. Suspends for a turn."""
+        clock = self._clock
+        async with self._turn:
+            until = clock.now() + self._patience
+            while not (self._storing or self._running.store.unsettled):
+                if self._writing < self._most:
+                    self._writing += 1
+                    return False
+                if clock.now() >= until or (self.host is not None and self.host.is_pressed):
+                    break
+                signals = () if self.host is None else (self.host.pressed,)
+                await wait_until(clock, until, self._ended, *signals)
+            self._storing += 1
+            return True
+
+    async def _stored(
+        self, batch: Batch[Any], indices: Sequence[int], errors: dict[int, BaseException]
+    ) -> WriteResult | None:
+        try:
+            failed = await send(self._store, batch.pick(indices))
+        finally:
+            self._storing -= 1
+        left = {at: error for at, error in errors.items() if at not in set(indices)}
+        left.update({indices[at]: error for at, error in failed.items()})
+        return WriteResult.failed(batch, left) if left else None
+
+
+class Spooled(NamedTuple):
+    """An item on its way from the spool to its destination."""
+
+    offset: int
+    item: Any
+
+
+class ExtentSink(WrappingSink[Any]):
+    """The destination of a spool: stores which items a batch has before it is written, so that the
+    same batch can be written again after a crash.
+    """
+
+    def __init__(self, inner: Sink[Any], running: RunningSpool) -> None:
+        super().__init__(inner)
+        self._running = running
+
+    async def write(self, batch: Batch[Spooled]) -> WriteResult | None:
+        """Store the extent, write the items, and settle those that are safe."""
+        extent = self._extent(batch)
+        await self._running.keep(extent)
+        plain: RowBatch[Any] = RowBatch(
+            [each.item for each in batch],
+            lineage=replace(batch.lineage, id=extent.batch),
+            delivery=batch.delivery,
+            origins=batch.roots(),
+            attempt=batch.attempt,
+            keys=batch.keys,
+            sizes=batch.sizes,
+        )
+        errors = await send(self.inner, plain)
+        await settle(self._running, extent, errors)
+        return WriteResult.failed(batch, errors) if errors else None
+
+    def _extent(self, batch: Batch[Spooled]) -> Extent:
+        offsets = array("q", [each.offset for each in batch])
+        digest = hashlib.blake2b(offsets.tobytes(), digest_size=16).hexdigest()
+        return Extent(f"{self._running.store.id}-{digest}", offsets)
+
+
+async def settle(running: RunningSpool, extent: Extent, errors: dict[int, BaseException]) -> None:
+    """End a batch, and settle its items without an error."""
+    safe = [offset for at, offset in enumerate(extent.offsets) if at not in errors]
+    await running.settle(sorted(safe), extent)
+
+
+async def write_again(running: RunningSpool, sink: Sink[Any], codec: Any) -> None:
+    """Write the batches whose writes were interrupted again: the same items, under the same id.
+
+    Items that fail are left to the sender, and so is a batch of which an item is gone.
+    """
+    for extent in running.store.extents():
+        items = await running.call(running.store.find, extent.offsets)
+        try:
+            values = [codec.decoded(item) for item in items]
+        except Exception:
+            values = []  # an item that cannot be decoded is parked by the sender
+        is_whole = len(values) == len(extent.offsets)
+        if not is_whole or not await running.call(running.store.any_unsettled, extent.offsets):
+            await running.settle((), extent)
+            continue
+        batch: RowBatch[Any] = RowBatch(values, lineage=Lineage(id=extent.batch))
+        batch.delivery.doubt(range(len(values)))
+        await settle(running, extent, await send(sink, batch))
