@@ -10,6 +10,7 @@ import asyncio
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Generic, Never, TypeVar
 
+from .._core.batch import Reason
 from .._core.errors import (
     AddTimeout,
     DeliverTimeout,
@@ -385,7 +386,22 @@ class SpoolIntake(Intake[T]):
     def _takes_at_once(self, group: AddGroup[T]) -> bool:
         if self._setup.overflow != "block" and self._spool.full():
             return False
-        return super()._takes_at_once(group)
+        if not super()._takes_at_once(group):
+            return False
+        if self._ledger.inside == len(group.items):
+            self._lifecycle.loop.call_soon(self._write_alone, self._ledger.inside)
+        return True
+
+    def _write_alone(self, count: int) -> None:
+        """Write items at once if no others have come in the same turn of the loop: they have nobody
+        to share a write with.
+        """
+        dispatcher = self._dispatcher
+        if self._ledger.inside == count and self._lifecycle.takes_items:
+            now = dispatcher.clock.now()
+            dispatcher.window.close()
+            dispatcher.gathering.gatherer.seal(Reason.TIME, now)
+            dispatcher.advance(now)
 
     def _refuse(self, group: AddGroup[T]) -> Never:
         if self._setup.overflow != "reject" or not (told := self._spool.full()):

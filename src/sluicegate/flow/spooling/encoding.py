@@ -26,6 +26,7 @@ BYTES, JSON, JSON_MARKED, OWN = range(4)
 """The forms of a value: bytes, JSON, JSON with marks of exact values, the result of `encode`."""
 _FORMS = {PLAIN: JSON, MARKED: JSON_MARKED}
 _PLAIN = frozenset({str, int, bool, type(None)})
+_TEXT = frozenset({str})
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -53,8 +54,7 @@ class Codec:
         if isinstance(item, (bytes, bytearray)):
             return BYTES, bytes(item)
         if type(item) is dict and _PLAIN.issuperset(map(type, item.values())):
-            names = item.keys()
-            if len(item) != 1 and all(type(name) is str for name in names):
+            if len(item) != 1 and _TEXT.issuperset(map(type, item)):
                 try:
                     return JSON, _to_json(item).encode()
                 except UnicodeEncodeError:

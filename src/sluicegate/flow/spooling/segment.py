@@ -19,7 +19,7 @@ import sqlite3
 import zlib
 from array import array
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._core.errors import ConfigError
 from .ranges import Ranges
@@ -157,7 +157,7 @@ class Segment:
             self._db.execute("ROLLBACK")
         self._load()
 
-    def append(self, items: Sequence[Item]) -> None:
+    def append(self, items: Sequence[tuple[Any, ...]]) -> None:
         """Append items; set `end` after the commit."""
         self._db.executemany(_INSERT, items)
 

@@ -127,7 +127,8 @@ class SpillSink(WrappingSink[Any]):
         finally:
             self._writing -= 1
             self._ended.fire()
-            self._running.news.fire()
+            if self._running.store.unsettled:
+                self._running.news.fire()
         unsent = [at for at, error in errors.items() if isinstance(error, StoppedError)]
         if unsent:
             self._storing += 1

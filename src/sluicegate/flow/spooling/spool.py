@@ -65,7 +65,8 @@ class Spool:
         max_age: seconds after which an item is no longer sent but parked. Default: no limit.
         segment_bytes: the size of a file, which is deleted when all its items are settled. Default:
             64 MiB, or an eighth of `max_bytes` if that is less.
-        sync_delay: seconds for which the first item waits for others to share one write to the disk.
+        sync_delay: seconds for which the first item waits for others to share one write to the disk;
+            default 5 ms. It does not wait if no other item is on its way.
         durability: `"commit"`: an item is stored once the disk has confirmed it. `"os"`: once the
             operating system has it, so that a kernel crash or a power cut may lose the last items.
         spill: what is stored: `"always"`: every item. `"when_full"`: items are written from memory,

@@ -15,7 +15,7 @@ import logging
 import sqlite3
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from ..._core.logs import log_safely
@@ -62,7 +62,7 @@ class _Step:
     """The part of the works that one file gets."""
 
     works: list[Work] = field(default_factory=list["Work"])
-    puts: list[Item] = field(default_factory=list[Item])
+    puts: list[tuple[Any, ...]] = field(default_factory=list[Any])
     settles: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     keeps: list[Extent] = field(default_factory=list[Extent])
     drops: list[Extent] = field(default_factory=list[Extent])
@@ -226,9 +226,7 @@ class Store:
             if work.puts:
                 work.first = next_offset
                 step = step_of(self.segments[-1], work)
-                step.puts += [
-                    Item(offset, *put) for offset, put in enumerate(work.puts, next_offset)
-                ]
+                step.puts += [(offset, *put) for offset, put in enumerate(work.puts, next_offset)]
                 next_offset += len(work.puts)
             for first, end in work.settles:
                 for segment in self.segments:
@@ -356,4 +354,4 @@ def _apply(segment: Segment, step: _Step) -> None:
         segment.drop_extent(extent.batch)
     segment.commit()
     if step.puts:
-        segment.end = step.puts[-1].offset + 1
+        segment.end = step.puts[-1][0] + 1
