@@ -79,7 +79,7 @@ class Sender:
     async def _write_again(self) -> None:
         try:
             async with opened(self._setup.sink):
-                await write_again(self._running, self._setup.sink, self._spool.codec)
+                await write_again(self._running, self._setup, self._spool.codec)
         except Exception as error:
             log_safely(logger, logging.WARNING, _INTERRUPTED, self._batcher.name, for_log(error))
             raise

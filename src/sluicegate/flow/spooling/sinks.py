@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..._core.sink import Sink
     from ..._core.spooling import SpoolHost
     from ...batcher.setup import Setup
+    from .encoding import Codec
     from .running import RunningSpool
     from .spool import Spool
     from .store import Encoded
@@ -208,7 +209,7 @@ async def settle(running: RunningSpool, extent: Extent, errors: dict[int, BaseEx
     await running.settle(sorted(safe), extent)
 
 
-async def write_again(running: RunningSpool, sink: Sink[Any], codec: Any) -> None:
+async def write_again(running: RunningSpool, setup: Setup[Any], codec: Codec) -> None:
     """Write the batches whose writes were interrupted again: the same items, under the same id.
 
     Items that fail are left to the sender, and so is a batch of which an item is gone.
@@ -223,6 +224,11 @@ async def write_again(running: RunningSpool, sink: Sink[Any], codec: Any) -> Non
         if not is_whole or not await running.call(running.store.any_unsettled, extent.offsets):
             await running.settle((), extent)
             continue
-        batch: RowBatch[Any] = RowBatch(values, lineage=Lineage(id=extent.batch))
+        tenant = None if setup.tenant is None else setup.tenant(values[0])
+        batch: RowBatch[Any] = RowBatch(
+            values,
+            lineage=Lineage(id=extent.batch, name=setup.name, tenant=tenant),
+            keys=None if setup.key is None else [*map(setup.key, values)],
+        )
         batch.delivery.doubt(range(len(values)))
-        await settle(running, extent, await send(sink, batch))
+        await settle(running, extent, await send(setup.sink, batch))
