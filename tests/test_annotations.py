@@ -10,6 +10,7 @@ from tests.annotations import hidden, signatures
 OURS = {
     r"sluicegate\.(consumer\.)?Message\.__init__": "messages are made by a consumer",
     r"sluicegate\.batcher\.feed\.(Feed|Submission)\.__init__": "made by `Batcher.feed`",
+    r"sluicegate\.batcher\.feed\.Feed\.landed": "awaited by a pipe",
     r"sluicegate\.batcher\.feed\.Submission\.turn_away": "called by the feed",
     r"sluicegate\.postgres\.(\w+\.)*\w+Admin\.__init__": "parts of a `QueueAdmin`",
     r"sluicegate\.postgres\.StreamNotifier\.__init__": "made by `StreamLog`",
@@ -28,6 +29,8 @@ OURS = {
     r"sluicegate\.consumer\.operating\.probes\.Probes\.__call__": "the interface of ASGI",
     r"sluicegate\.(postgres\.Postgres|sql\.SQLite)Effects\.(transaction|write)": "called by `flow.transaction`",
     r"sluicegate\.testing\.conformance\.SourceConformance\.\w+": "called by the suite's own tests",
+    r"sluicegate\.flow\.Spool\.(in_front_of|start|running|locks|store|make_sender)\b": "called by batchers and by its ends",
+    r"sluicegate\.flow\.spooling\.source\.SpoolSource\.decoded": "called by the sender",
     r"pyspark_sluicegate\.DefaultSource\.\w+": "called by Spark",
 }
 """Beginnings of signatures that only the library uses, with reasons."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, Destination, key_of, piped, records
 
-from sluicegate import Batcher, ClosedError, Limits, PermanentError, flow
+from sluicegate import Batcher, ClosedError, Limits, Outcome, PermanentError, flow
 from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.errors import BatcherBroken
 
@@ -127,3 +127,20 @@ async def test_a_pipe_runs_once_and_shows_itself_before_and_after(fake_clock: Fa
     assert pipe.stats().batcher.tally.delivered == 2
     with pytest.raises(Exception, match="opened before"):
         await pipe.run()
+
+
+async def test_the_end_of_the_source_ends_a_pipe_whose_write_ends_after_its_items(
+    fake_clock: FakeClock,
+) -> None:
+    """A sink may settle items before it returns; the last write is awaited, and ends the pipe."""
+    sink = Destination()
+
+    async def settle(batch: Batch[Any]) -> None:
+        batch.settle(range(len(batch)), Outcome.DELIVERED)
+        await fake_clock.sleep(1.0)
+
+    sink.before = settle
+    async with asyncio.timeout(60.0):
+        report = await piped(MemoryLog(records("abc")), sink, fake_clock).run()
+    assert sink.offsets == [0, 1, 2]
+    assert report.complete

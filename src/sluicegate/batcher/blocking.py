@@ -243,7 +243,9 @@ class BlockingBatcher(Generic[T]):
         receipts = tuple([BlockingReceipt() for _ in items])
         self._accept(items, receipts, seconds)
         for receipt in receipts:
-            receipt.result(None if seconds is None else max(0.0, ends - run.now()))
+            receipt.settled(None if seconds is None else max(0.0, ends - run.now()))
+        for receipt in receipts:
+            receipt.result()
 
     def try_add(self, item: T) -> bool:
         """Accept `item` if there is room now; from any thread, including one with an event loop.

@@ -32,6 +32,7 @@ from .receipt import original
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Sequence
 
+    from .._core.clock import Signal
     from .._core.errors import ErrorClass
     from .dispatch import Dispatcher
     from .gathering.pack import Matches
@@ -217,6 +218,11 @@ class Feed(Generic[T]):
         """Return whether a write with an item of this key has not ended yet."""
         holds, identity = self._dispatcher.gathering.holds, self._dispatcher.gathering.identity
         return holds is not None and identity is not None and holds.is_going(identity(item))
+
+    @property
+    def landed(self) -> Signal:
+        """Fires when the last write under way has ended."""
+        return self._dispatcher.flights.changed
 
     @property
     def is_idle(self) -> bool:

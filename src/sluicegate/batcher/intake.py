@@ -382,6 +382,7 @@ class SpoolIntake(Intake[T]):
             late = next((each for each in own if each.outcome is None), None)
             if late is not None:
                 raise DeliverTimeout(late, seconds or 0.0) from None
+            await gather(own)  # an outcome of the last moment
 
     def _takes_at_once(self, group: AddGroup[T]) -> bool:
         if self._setup.overflow != "block" and self._spool.full():

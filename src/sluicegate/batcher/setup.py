@@ -215,7 +215,7 @@ def checked_setup(
     )
     if spool is None:
         return setup
-    if not isinstance(cast("object", spool), SpoolFront):
+    if isinstance(spool, type) or not isinstance(cast("object", spool), SpoolFront):
         raise checks.bad("spool", spool, "must be a Spool(path)")
     return cast("Setup[T]", spool.in_front_of(setup))
 

@@ -255,7 +255,7 @@ class Engine(Run):
         self.schedule.complete(clock.now())
         self.workers.wake()
         while not (self.is_ending or self.workers.is_stuck or clock.now() >= end):
-            await wait_until(clock, end, self.ending, self.settled)
+            await wait_until(clock, end, self.ending, self.settled, *self.workers.landed)
         if self.error is not None:
             raise self.error
         return poller.done() and self.workers.is_stuck

@@ -26,6 +26,7 @@ from ..consumer.handling.workers import Slot, is_closed
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from .._core.clock import Signal
     from ..batcher.batcher import Batcher
     from ..consumer.engine import Engine
     from ..consumer.progress.claim import Claim
@@ -71,6 +72,11 @@ class Pump:
         return (
             schedule.window.messages == others and self.ends.are_decided and self.ends.feed.is_idle
         )
+
+    @property
+    def landed(self) -> Signal:
+        """Fires when no row is being written any more."""
+        return self.ends.feed.landed
 
     @property
     def outage(self) -> str | None:

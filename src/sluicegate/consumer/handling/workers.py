@@ -32,6 +32,7 @@ from .steps import refused
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterator
 
+    from ..._core.clock import Signal
     from ..lanes.message import Message
     from ..lanes.schedule import Schedule
     from ..progress.claim import Claim
@@ -150,6 +151,11 @@ class Forwards(Protocol):
     """Work that does not end in the worker that began it, but elsewhere."""
 
     @property
+    def landed(self) -> Signal:
+        """Fires when none of it is under way any more."""
+        ...
+
+    @property
     def outage(self) -> str | None:
         """Why forwarded work cannot end now, for operators; `None` if it can."""
         ...
@@ -223,6 +229,11 @@ class Workers:
     def is_stuck(self) -> bool:
         """Whether nothing continues unless an operator unblocks a message."""
         return self._work is None or self._work.is_stuck
+
+    @property
+    def landed(self) -> tuple[Signal, ...]:
+        """The signals of forwarded work, which may end after its messages."""
+        return () if self._forwards is None else (self._forwards.landed,)
 
     @property
     def outage(self) -> str | None:

@@ -53,12 +53,16 @@ class Codec:
             return OWN, self._by_user(item)
         if isinstance(item, (bytes, bytearray)):
             return BYTES, bytes(item)
-        if type(item) is dict and _PLAIN.issuperset(map(type, item.values())):
-            if len(item) != 1 and _TEXT.issuperset(map(type, item)):
-                try:
-                    return JSON, _to_json(item).encode()
-                except UnicodeEncodeError:
-                    pass  # half of a surrogate pair, which `stored` marks
+        if (
+            type(item) is dict
+            and len(item) != 1
+            and _PLAIN.issuperset(map(type, item.values()))
+            and _TEXT.issuperset(map(type, item))
+        ):
+            try:
+                return JSON, _to_json(item).encode()
+            except ValueError:
+                pass  # half of a surrogate pair or a long integer, which `stored` marks
         value, form = stored(item)
         if form not in _FORMS:
             raise PermanentError(

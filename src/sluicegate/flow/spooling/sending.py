@@ -36,6 +36,8 @@ logger = logging.getLogger("sluicegate.spool")
 _INTERRUPTED = "%s: the batches that were interrupted cannot be written yet (%s)"
 RESERVE = 0.2
 """The share of a shutdown's time that is left for the last writes."""
+SEALS_EVERY = 0.05
+"""Seconds between the ends of open batches in a shutdown: retried items join them late."""
 
 
 class Sender:
@@ -52,7 +54,7 @@ class Sender:
             self._batcher,
             _to_item,
             name=self._batcher.name,
-            poison=spool.poison or Poison("skip", dead_letters=ParkingSink(running)),
+            poison=spool.poison or Poison("skip", dead_letters=ParkingSink(running, self._source)),
             in_flight=InFlight(setup.limits.ledger_items, size_of=_size_of),
             drain=setup.shutdown_deadline or 1.0,
         )
@@ -85,15 +87,21 @@ class Sender:
             raise
 
     async def finish(self, until: float) -> None:
-        """Send what is left; see `SpoolFront.finish`."""
+        """Send what is left, with the retries and dead letters of its items; see
+        `SpoolFront.finish`.
+        """
         task, clock, running = self._task, self._setup.clock, self._running
         if task is None:
             return
         task.add_done_callback(lambda _: running.freed.fire())
         share = RESERVE * max(0.0, until - clock.now())
+        self._source.end()
         try:
-            while not (self._source.is_read or task.done()) and clock.now() < until - share:
-                await wait_until(clock, until - share, running.freed)
+            while not task.done() and clock.now() < until - share:
+                soon = clock.now() + SEALS_EVERY if self._source.is_read else until
+                await wait_until(clock, min(soon, until - share), running.freed)
+                if self._source.is_read and self._batcher.stats().state == "open":
+                    await self._batcher.flush(0.0)
         finally:
             self._is_stopping = True
             if not task.done():

@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._core.batch import Batch, Lineage, RowBatch
+from ..._core.classify import classified
 from ..._core.clock import Signal, wait_until
 from ..._core.decorator import WrappingSink
-from ..._core.errors import PermanentError, StoppedError
+from ..._core.errors import ErrorClass, PermanentError, StoppedError
 from ..._core.opening import Openable, opened
 from ..._core.outcome import Outcome
 from ..._core.send import send
-from ..._core.sink import Capabilities, WriteResult
+from ..._core.sink import Capabilities, WriteResult, classifier_of
 from .segment import Extent
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from .running import RunningSpool
     from .spool import Spool
     from .store import Encoded
+
+
+_OUTAGES = {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE}
 
 
 class SpoolSink(Openable):
@@ -72,11 +76,11 @@ class SpoolSink(Openable):
         return WriteResult.failed(batch, errors) if errors else None
 
     def _pieces(self, encoded: dict[int, Encoded]) -> Iterator[dict[int, Encoded]]:
-        """Yield the items in pieces that fit into a segment."""
+        """Yield the items in pieces that fit into a segment, and into `max_items`."""
         piece: dict[int, Encoded] = {}
         room = self.spool.segment_bytes
         for at, each in encoded.items():
-            if piece and len(each.value) > room:
+            if piece and (len(each.value) > room or len(piece) == self.spool.max_items):
                 yield piece
                 piece, room = {}, self.spool.segment_bytes
             piece[at] = each
@@ -212,7 +216,8 @@ async def settle(running: RunningSpool, extent: Extent, errors: dict[int, BaseEx
 async def write_again(running: RunningSpool, setup: Setup[Any], codec: Codec) -> None:
     """Write the batches whose writes were interrupted again: the same items, under the same id.
 
-    Items that fail are left to the sender, and so is a batch of which an item is gone.
+    Items that fail are left to the sender, and so is a batch of which an item is gone. Raises the
+    error of a destination that does not accept writes: the next call repeats the batch.
     """
     for extent in running.store.extents():
         items = await running.call(running.store.find, extent.offsets)
@@ -231,4 +236,8 @@ async def write_again(running: RunningSpool, setup: Setup[Any], codec: Codec) ->
             keys=None if setup.key is None else [*map(setup.key, values)],
         )
         batch.delivery.doubt(range(len(values)))
-        await settle(running, extent, await send(setup.sink, batch))
+        errors = await send(setup.sink, batch)
+        for error in errors.values():
+            if classified(error, classifier_of(setup.sink)) in _OUTAGES:
+                raise error
+        await settle(running, extent, errors)

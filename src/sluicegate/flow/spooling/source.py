@@ -95,6 +95,12 @@ class SpoolSource:
                     host.ended([self._claim])
                     self._running = self._claim = None
 
+    def end(self) -> None:
+        """End when everything was delivered."""
+        self._ends = True
+        if self._running is not None:
+            self._running.news.fire()
+
     @property
     def is_read(self) -> bool:
         """Whether every stored item was delivered, by this process or an earlier one."""
@@ -123,14 +129,19 @@ class SpoolSource:
     def _record(self, item: Item) -> SourceRecord:
         spool, size = self.spool, len(item.value)
         try:
-            if spool.max_age is not None and self._age(item.at) > spool.max_age:
-                raise PermanentError(f"older than max_age={spool.max_age:g} s")
-            value = spool.codec.decoded(item)
+            value = self.decoded(item)
         except Exception as error:
             return UndecodableRecord(
                 spool.name, 0, item.offset, None, item.value, timestamp=item.at, error=error
             )
         return SpoolRecord(spool.name, item.offset, value, item.at, size, self._open().store.id)
+
+    def decoded(self, item: Item) -> Any:
+        """Decode an item. Raises the reason why it is not delivered."""
+        spool = self.spool
+        if spool.max_age is not None and self._age(item.at) > spool.max_age:
+            raise PermanentError(f"older than max_age={spool.max_age:g} s")
+        return spool.codec.decoded(item)
 
     def _age(self, at: int) -> float:
         return self.spool.clock.wall_time() - at / 1000

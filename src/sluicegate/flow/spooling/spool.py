@@ -6,8 +6,9 @@ import math
 import re
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from ..._core import checks
 from ..._core.clock import LOOP_CLOCK
@@ -26,7 +27,6 @@ from .source import SpoolSource
 from .store import Store
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import AsyncGenerator, Callable, Iterator
     from contextlib import AsyncExitStack
     from datetime import timedelta
@@ -102,7 +102,7 @@ class Spool:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | PathLike[str],
         *,
         max_bytes: int | str | None = None,
         max_items: int | None = None,
@@ -116,6 +116,8 @@ class Spool:
         decode: Callable[[Any], Any] | None = None,
         poison: Poison | None = None,
     ) -> None:
+        if not isinstance(cast("object", path), (str, PathLike)) or not str(path):
+            raise checks.bad("path", path, "must be the path of a folder")
         self.path = Path(path)
         """The folder."""
         self.name = self.path.name or str(self.path)
@@ -255,6 +257,7 @@ class Spool:
             sink=self._kept(),
             limits=Limits(
                 max_items=_COMMIT_ITEMS,
+                max_bytes=limits.max_bytes if setup.oversize == "reject" else None,
                 max_delay=self._sync_delay,
                 max_pending_items=max(2 * _COMMIT_ITEMS, limits.ledger_items),
                 max_pending_bytes=limits.max_pending_bytes,
@@ -346,7 +349,7 @@ class _Front(SpoolSink):
         self.spool.make_sender(self._running)
 
 
-def spool(path: str | os.PathLike[str], **options: Any) -> Spool:
+def spool(path: str | PathLike[str], **options: Any) -> Spool:
     """Make a `Spool`, whose `sink()` and `source()` are the two ends of a spool on disk.
 
     Takes the arguments of `Spool`. One process may write and another one may send.
