@@ -1,7 +1,7 @@
 """The `sluicegate` command.
 
 `parser` reads the command line, `console` is the terminal and the process, and `named` imports the
-objects that are named in arguments. `dlq` and `tune` are the groups of commands here; others are in
+objects that are named in arguments. `dlq`, `spool` and `tune` are the groups of commands here; others are in
 the packages of their technologies.
 """
 
@@ -36,6 +36,10 @@ _GROUPS = {
     "queue": (
         "..postgres.commands.queue",
         "create and inspect queues; unblock, park, redrive, purge",
+    ),
+    "spool": (
+        ".spool.commands",
+        "inspect and check the spool of a batcher; export or replay its items",
     ),
     "pipeline": ("..spark.commands", "validate, explain or run a pipeline on Spark"),
 }

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from typing import Self
 
 with suppress(ImportError):  # Windows has none
     import fcntl
 
-_held: set[Path] = set()
-"""The locks of this process: the system's own do not exclude it."""
+_held: dict[Path, int] = {}
+"""The process that took each lock: the system's own do not exclude it, and a child inherits this."""
 
 
 class Lock:
@@ -24,16 +25,13 @@ class Lock:
 
     def __init__(self, folder: Path, role: str) -> None:
         self.path = folder.resolve() / f"{role}.lock"
-        self._role = role
+        self.role = role
         self._file = -1
         self._process = 0
 
     def acquire(self) -> Self:
-        """Take the lock. Raises `ConfigError` if another process or another object has it."""
-        if "fcntl" not in globals():
-            raise ConfigError("a spool needs POSIX file locks, which this system does not have")
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.path in _held:
+        """Take the lock, in a `turn`. Raises `ConfigError` if another process or object has it."""
+        if _held.get(self.path) == os.getpid():
             raise self._is_taken(f"this process ({os.getpid()})")
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -42,14 +40,15 @@ class Lock:
             told = os.pread(file, 20, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(file)
             raise self._is_taken(f"process {told}") from error
-        os.truncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # a full disk: only messages need it
+            os.truncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         self._file, self._process = file, os.getpid()
-        _held.add(self.path)
+        _held[self.path] = self._process
         return self
 
     def _is_taken(self, owner: str) -> ConfigError:
-        verb = "writes to" if self._role == "writer" else "sends"
+        verb = "writes to" if self.role == "writer" else "sends"
         return ConfigError(
             f"the spool {str(self.path.parent)!r} is in use: {owner} {verb} it; give each process a "
             "folder of its own, or stop that one"
@@ -59,11 +58,28 @@ class Lock:
         """Give the lock back."""
         if self._file < 0:
             return
-        _held.discard(self.path)
         if self._process == os.getpid():
+            del _held[self.path]
             with suppress(OSError):
                 os.close(self._file)
         self._file = -1
+
+
+@contextmanager
+def turn(folder: Path) -> Iterator[None]:
+    """Wait for the only turn to change which files there are, while owners change."""
+    if "fcntl" not in globals():
+        raise ConfigError("a spool needs POSIX file locks, which this system does not have")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = os.open(
+        folder / "turn.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)  # unlike lockf, it excludes other threads too
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)  # a forked child may have the file open
+        os.close(file)
 
 
 def owner_of(folder: Path, role: str) -> int | None:
@@ -71,11 +87,11 @@ def owner_of(folder: Path, role: str) -> int | None:
     path = folder / f"{role}.lock"
     if not path.exists():
         return None
-    if path.resolve() in _held:
+    if _held.get(path.resolve()) == os.getpid():
         return os.getpid()
-    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return int(os.pread(file, 20, 0).strip() or b"0")
     finally:

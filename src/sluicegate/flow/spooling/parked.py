@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..._core.errors import ConfigError
 from ..._core.text import text_of
 from ...consumer.handling.results import UndecodableError
-from .segment import FORMAT, Item, connect
+from .segment import FORMAT, Item, check, connect
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ..._core.batch import Batch
@@ -48,8 +48,9 @@ class ParkedItem(NamedTuple):
 class ParkedFile:
     """The file of parked items. Blocks; used by one thread at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, opens: Callable[[Path], sqlite3.Connection] = connect) -> None:
         self.path = folder / NAME
+        self._opens = opens
         self._db: sqlite3.Connection | None = None
 
     @property
@@ -59,11 +60,12 @@ class ParkedFile:
 
     def _open(self) -> sqlite3.Connection:
         if self._db is None:
-            db = connect(self.path)
+            if not self.exists:
+                self.path.touch(mode=0o600)  # its log gets the mode of the file
+            db = self._opens(self.path)
             (found,) = db.execute("PRAGMA user_version").fetchone()
             if not found:
                 db.executescript(_TABLE)
-                self.path.chmod(0o600)
             elif found != FORMAT:
                 db.close()
                 raise ConfigError(f"{self.path} has format {found}; this version reads {FORMAT}")
@@ -94,6 +96,11 @@ class ParkedFile:
         if not self.exists:
             return 0
         return int(self._open().execute("SELECT count(*) FROM parked").fetchone()[0])
+
+    def check(self) -> Iterator[str]:
+        """Yield what is wrong with the file. Raises `DatabaseError` if it cannot be read."""
+        if self.exists:
+            yield from check(self._open(), (each.item for each in self.items()))
 
     def remove(self, offsets: Sequence[int]) -> None:
         """Remove items."""

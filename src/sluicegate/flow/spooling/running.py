@@ -22,6 +22,7 @@ from .store import Store, Work
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from ..._core.clock import Clock, TimerHandle
     from .segment import Extent, Item
     from .store import Encoded
 
@@ -40,8 +41,11 @@ _REFUSALS = {
 class RunningSpool:
     """The files of a spool, used by one loop."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, clock: Clock, seal_every: float) -> None:
         self.store = store
+        self._clock = clock
+        self._seal_every = seal_every
+        self._sealing: TimerHandle | None = None
         self.news = Signal()
         """Fires when there are new items to send."""
         self.freed = Signal()
@@ -62,12 +66,32 @@ class RunningSpool:
         except (sqlite3.Error, OSError) as error:
             raise refusal(error, self.store) from error
 
+    def in_thread(self, work: Callable[..., R], *given: Any) -> R:
+        """Call a function of the files in their thread. Blocks; called by other threads than the
+        loop's.
+        """
+        return self._thread.submit(work, *given).result()
+
     async def put(self, items: Sequence[Encoded]) -> int:
         """Store items; return the offset of the first one. Suspends until they are on disk."""
         work = Work(puts=items)
         await self._store(work)
         self.news.fire()
+        self.seal_later()
         return work.first
+
+    def seal_later(self) -> None:
+        """Seal the file to which items are appended soon, if another process sends them."""
+        if self.store.writes and not self.store.sends and self._sealing is None:
+            self._sealing = self._clock.call_at(self._clock.now() + self._seal_every, self._seal)
+
+    def _seal(self) -> None:
+        self._sealing = None
+        self._begin(Work(seals=True)).add_done_callback(self._seal_again)
+
+    def _seal_again(self, sealed: asyncio.Future[None]) -> None:
+        if sealed.exception() is not None:
+            self.seal_later()
 
     async def settle(self, offsets: Iterable[int], ended: Extent | None = None) -> None:
         """Mark items, in ascending order, as settled, and a batch as ended."""
@@ -79,13 +103,16 @@ class RunningSpool:
         await self._store(Work(keeps=extent))
 
     async def _store(self, work: Work) -> None:
+        await asyncio.shield(self._begin(work))
+
+    def _begin(self, work: Work) -> asyncio.Future[None]:
         self._check_process()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._waiting.append((work, done))
         if self._working is None:
             self._working = loop.create_task(self._work(), name="sluicegate spool")
-        await asyncio.shield(done)
+        return done
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -93,7 +120,11 @@ class RunningSpool:
             while self._waiting:
                 group, self._waiting = self._waiting, deque()
                 works = [work for work, _ in group]
-                await loop.run_in_executor(self._thread, self.store.apply, works)
+                try:
+                    await loop.run_in_executor(self._thread, self.store.apply, works)
+                except Exception as error:
+                    for work in works:
+                        work.error = work.error or error
                 for work, done in group:
                     if done.done():
                         continue
@@ -118,6 +149,8 @@ class RunningSpool:
 
     async def close(self) -> None:
         """Finish what was begun, and close the files."""
+        if self._sealing is not None:
+            self._sealing.cancel()
         if self._working is not None:
             await asyncio.wait([self._working])
         try:

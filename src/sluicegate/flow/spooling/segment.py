@@ -14,18 +14,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sqlite3
 import zlib
 from array import array
 from contextlib import closing, suppress
+from shutil import copyfile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._core.errors import ConfigError
+from ..._core.runtime import process_fork
 from .ranges import Ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
     from typing import Self
 
@@ -47,9 +50,18 @@ COMMIT;
 """
 _INSERT = "INSERT INTO items VALUES (?, ?, ?, ?, ?)"
 _READ = "SELECT offset, at, form, value, crc FROM items WHERE offset >= ? AND offset < ? ORDER BY offset"
+_READ_ONE = "SELECT offset, at, form, value, crc FROM items WHERE offset = ?"
 PAGE = 4096
 OPEN = ".open.db"
 DAMAGED = ".damaged"
+RESCUED = ".rescued"
+_COPY = ".copy"
+_NEW = ".new"
+_TYPES = (int, int, int, bytes, int)
+_LEAST_ROW = 20
+"""The least bytes of a row."""
+_UNKNOWN = 1 << 32
+"""The offsets that are left out after a file of which the last ones are not known."""
 
 
 class Item(NamedTuple):
@@ -79,38 +91,56 @@ class Extent(NamedTuple):
 class Segment:
     """An open file. Blocks; used by one thread at a time."""
 
-    def __init__(self, path: Path, *, durable: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durable: bool,
+        opens: Callable[[Path], sqlite3.Connection] | None = None,
+    ) -> None:
         self.path = path
         self._durable = durable
-        self._db = connect(path)
+        self._opens = opens or connect
         self._syncs: bool | None = None
+        self._connection: sqlite3.Connection | None = None
+        self.open()
+
+    def open(self) -> None:
+        """Open the file, or a repaired one in its place."""
+        path = self.path
         try:
             self._check_format()
             self.spool: str
-            self.first: int
-            self.spool, self.first = self._db.execute("SELECT id, first FROM spool").fetchone()
+            (self.spool,) = self._db.execute("SELECT id FROM spool").fetchone()
+            self.first = first_in(path)
             (last,) = self._db.execute("SELECT max(offset) FROM items").fetchone()
             self.end: int = self.first if last is None else last + 1
             """The offset after the last item."""
-            if (named := end_in(path)) is not None:
-                self.end = max(self.end, named)
             self._load()
+            self.end = max([self.end, end_in(path) or 0, *(end for _, end in self.settled)])
         except BaseException:
-            self._db.close()
+            self.close()
             raise
         self.bytes = self._measured()
         """The size of the file and its log."""
 
+    @property
+    def _db(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._opens(self.path)
+        return self._connection
+
     @classmethod
-    def create(cls, folder: Path, spool: str, first: int, *, durable: bool) -> Self:
+    def create(cls, path: Path, spool: str, first: int, *, durable: bool) -> Self:
         """Create a file for items from `first` on, and open it."""
-        path = folder / f"{first:020d}{OPEN}"
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
-            if not db.execute("PRAGMA user_version").fetchone()[0]:
-                db.executescript(_TABLES)
-                db.execute("INSERT INTO spool VALUES (?, ?)", (spool, first))
-        path.chmod(0o600)
-        sync_folder(folder)
+        new = path.with_name(path.name + _NEW)
+        _unlink(new)
+        with closing(sqlite3.connect(new, isolation_level=None)) as db:
+            db.executescript(_TABLES)
+            db.execute("INSERT INTO spool VALUES (?, ?)", (spool, first))
+        new.chmod(0o600)
+        new.rename(path)
+        sync_folder(path.parent)
         return cls(path, durable=durable)
 
     def _load(self) -> None:
@@ -121,7 +151,12 @@ class Segment:
         }
 
     def _check_format(self) -> None:
+        (ours,) = self._db.execute("PRAGMA application_id").fetchone()
         (found,) = self._db.execute("PRAGMA user_version").fetchone()
+        if ours != _APPLICATION:
+            error = sqlite3.DatabaseError("not a file of a spool")
+            error.sqlite_errorcode = sqlite3.SQLITE_NOTADB
+            raise error
         if found != FORMAT:
             raise ConfigError(
                 f"{self.path} has format {found}, and this version reads {FORMAT}: open the spool "
@@ -190,31 +225,28 @@ class Segment:
 
     def items(self, first: int, end: int) -> Iterator[Item]:
         """Yield the items with offsets from `first` up to `end`, settled ones too."""
-        return map(Item._make, self._db.execute(_READ, (first, end)))
+        return map(_item, self._db.execute(_READ, (first, end)))
 
     def check(self) -> Iterator[str]:
-        """Yield what is wrong with the file."""
-        for (told,) in self._db.execute("PRAGMA integrity_check(20)"):
-            if told != "ok":
-                yield str(told)
-        for item in self.items(self.first, self.end):
-            if not item.is_intact:
-                yield f"item {item.offset}: the value is not what was stored"
+        """Yield what is wrong with the file. Raises `DatabaseError` if it cannot be read."""
+        yield from check(self._db, self.items(self.first, self.end))
+        offsets = self._db.execute("SELECT offset FROM items")
+        missing = self.unsettled - sum(offset not in self.settled for (offset,) in offsets)
+        if missing:
+            yield f"{missing} unsettled items are missing"
 
     # -- the file ----------------------------------------------------------------------------------
 
-    def seal(self, *, reopens: bool) -> None:
-        """Name the file by its offsets, since nothing is appended any more; close it unless it
-        `reopens`.
+    def seal(self) -> None:
+        """Name the file by its offsets, since nothing is appended any more. Closes it until its next
+        use. Raises errors of the disk; it is then appended to as before.
         """
-        self._db.close()
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # closing would hide an error of it
+        self.close()
         sealed = self.path.with_name(f"{self.first:020d}-{self.end:020d}.db")
-        self.path.rename(sealed)
+        self.path = self.path.rename(sealed)
         sync_folder(sealed.parent)
-        self.path = sealed
-        if reopens:
-            self._db, self._syncs = connect(sealed), None
-            self.bytes = self._measured()
+        self.bytes = sealed.stat().st_size
 
     @property
     def is_sealed(self) -> bool:
@@ -222,32 +254,54 @@ class Segment:
         return not self.path.name.endswith(OPEN)
 
     def close(self) -> None:
-        """Close the connection."""
-        self._db.close()
+        """Close the connection until the next use."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = self._syncs = None
 
     def remove(self) -> None:
         """Delete the file."""
-        self._db.close()
-        for name in (self.path, *_beside(self.path)):
-            name.unlink(missing_ok=True)
+        self.close()
+        _unlink(self.path)
+
+
+class _Connection(sqlite3.Connection):
+    """Never closed in a forked child, even at its exit: that would delete the log of the parent."""
+
+    def after_fork(self) -> None:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
 
 def connect(path: Path) -> sqlite3.Connection:
     """Open a file for the only connection it has."""
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+    db = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, timeout=0, factory=_Connection
+    )
+    process_fork.watch(db)
     try:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA cell_size_check = ON")
+        db.text_factory = lambda text: text.decode(errors="replace")  # it may be damaged
     except BaseException:
         db.close()
         raise
     return db
 
 
+def check(db: sqlite3.Connection, items: Iterable[Item]) -> Iterator[str]:
+    """Yield what is wrong with a file and its items."""
+    for (told,) in db.execute("PRAGMA integrity_check(20)"):
+        if told != "ok":
+            yield str(told)
+    for item in items:
+        if not item.is_intact:
+            yield f"item {item.offset}: the value is not what was stored"
+
+
 def end_in(path: Path) -> int | None:
     """Return the end in the name of a sealed file."""
-    _, dash, end = path.name.removesuffix(".db").partition("-")
+    _, dash, end = path.name.partition(".")[0].partition("-")
     return int(end) if dash else None
 
 
@@ -256,62 +310,137 @@ def first_in(path: Path) -> int:
     return int(path.name[:20])
 
 
-def rescue(path: Path, spool: str, end: int, *, durable: bool) -> tuple[Segment, Ranges]:
-    """Copy the readable items of a damaged file to a new one; return it, and the lost offsets.
+class Lost(NamedTuple):
+    """The items that a damaged file had, and its copy has not."""
 
-    `end` is the offset after the last one that the file may have. The damaged file is kept beside
-    it. Each item is looked up by itself: a damaged page hides only its own.
+    offsets: Ranges
+    is_all: bool
+    """Whether there were no later ones."""
+
+
+def rescue(path: Path, spool: str, end: int, *, durable: bool) -> Lost:
+    """Replace a damaged file by a new one with its readable items; return which are lost.
+
+    `end` is the offset after the last one that the file may have; 0 if that is not known. A crash
+    leaves the damaged file, or a whole copy for `finish_rescue`.
     """
-    kept = path.with_name(path.name + DAMAGED)
-    for name in _beside(path):
+    copy = path.with_name(path.name + _COPY)
+    _unlink(copy)
+    made = Segment.create(copy, spool, first_in(path), durable=durable)
+    try:
+        lost = _copy(path, made, end)
+    finally:
+        made.close()
+    copy.rename(path.with_name(path.name + RESCUED))
+    finish_rescue(path)
+    return lost
+
+
+def finish_rescue(path: Path) -> None:
+    """Put the copy of a damaged file in its place, and keep that one beside it."""
+    number = sum(1 for _ in path.parent.glob(f"{path.name}.*{DAMAGED}")) + 1
+    kept = path.with_name(f"{path.name}.{number}{DAMAGED}")
+    for name in (*beside(path), path):
         if name.exists():
             name.rename(kept.with_name(kept.name + name.name.removeprefix(path.name)))
-    path.rename(kept)
-    made = Segment.create(path.parent, spool, first_in(path), durable=durable)
-    lost = Ranges()
+    path.with_name(path.name + RESCUED).rename(path)
+    sync_folder(path.parent)
+
+
+def _copy(path: Path, made: Segment, end: int) -> Lost:
+    log = path.with_name(f"{path.name}-wal")
+    size = path.stat().st_size + (log.stat().st_size if log.exists() else 0)
+    repaired = path.with_name(path.name + _COPY + "-repair")
     try:
-        with closing(connect(kept)) as db:
-            _copy(db, made, end, lost)
-    except sqlite3.DatabaseError:  # not even a header
-        lost.add(made.end, max(end, made.end))
-    if lost.total:
-        made.begin(syncs=True)
-        made.settle(lost)
-        made.commit()
-    made.end = max(end, made.end)
-    if end_in(path) is not None:
-        made.seal(reopens=True)
-    return made, lost
-
-
-def _copy(db: sqlite3.Connection, made: Segment, end: int, lost: Ranges) -> None:
-    made.begin(syncs=True)
-    last = end - 1
-    with suppress(sqlite3.DatabaseError):
-        last = max(last, db.execute("SELECT max(offset) FROM items").fetchone()[0] or last)
-    for offset in range(made.first, last + 1):
-        try:
-            found = db.execute(_READ, (offset, offset + 1)).fetchone()
-        except sqlite3.DatabaseError:
-            found = None
-        if found is None:
-            lost.add(offset, offset + 1)
-        else:
-            made.append([Item._make(found)])
-            made.end = offset + 1
-    with suppress(sqlite3.DatabaseError):
-        made.settle(db.execute('SELECT first, "end" FROM settled').fetchall())
-    with suppress(sqlite3.DatabaseError):
-        for batch, packed in db.execute("SELECT batch, offsets FROM extents").fetchall():
-            made.keep_extent(Extent(batch, _offsets(packed)))
+        with closing(_connect_damaged(path, repaired, made)) as db:
+            with suppress(sqlite3.DatabaseError, TypeError):
+                end = max(end, db.execute("SELECT max(offset) FROM items").fetchone()[0] + 1)
+            rows = _rows(db, made.first, end or made.first + size // _LEAST_ROW)
+            made.begin(syncs=True)
+            made.append([item for item in map(_item, rows) if item.is_intact])
+            made.settle(_read(db, 'SELECT first, "end" FROM settled'))
+            for batch, packed in _read(db, "SELECT batch, offsets FROM extents"):
+                made.keep_extent(Extent(batch, _offsets(packed)))
+    finally:
+        _unlink(repaired)
+    gone, at = Ranges(made.settled), made.first
+    for row in rows:
+        gone.add(row[0], row[0] + 1)
+    lost, is_all = Ranges(), end > 0
+    end = end or max([made.first, *(each for _, each in gone)])
+    while at < end:
+        if (whole := gone.end_of(at)) == at:
+            whole = min(end, gone.next_after(at) or end)
+            lost.add(at, whole)
+        at = whole
+    made.settle(lost)
+    if not is_all:
+        made.settle([(end, end + _UNKNOWN)])
     made.commit()
+    return Lost(lost, is_all)
+
+
+def _connect_damaged(path: Path, repaired: Path, made: Segment) -> sqlite3.Connection:
+    """Connect to a damaged file; if its first page is unreadable, to a copy with that of a new file,
+    which differs in counters only.
+    """
+    try:
+        db = connect(path)
+        try:
+            db.execute("SELECT 1 FROM items, settled, extents LIMIT 0")
+        except BaseException:
+            db.close()
+            raise
+    except sqlite3.DatabaseError:
+        for name in (path, path.with_name(f"{path.name}-wal")):
+            if name.exists():
+                copyfile(name, repaired.with_name(repaired.name + name.name[len(path.name) :]))
+        with made.path.open("rb") as whole, repaired.open("r+b") as file:
+            page = whole.read(PAGE)
+            file.write(page[:28] + bytes(4) + page[32:])  # its size is that of the file
+            file.truncate(max(file.seek(0, os.SEEK_END), made.path.stat().st_size))
+        return connect(repaired)
+    return db
+
+
+def _rows(db: sqlite3.Connection, first: int, end: int) -> list[Any]:
+    """Return the readable items: a damaged page hides only its own."""
+    try:
+        if end - first == 1:  # a range looks at the next item too, which may be on another page
+            return db.execute(_READ_ONE, (first,)).fetchall()
+        return db.execute(_READ, (first, end)).fetchall()
+    except sqlite3.DatabaseError:
+        if end - first <= 1:
+            return []
+        middle = (first + end) // 2
+        return _rows(db, first, middle) + _rows(db, middle, end)
+
+
+def _read(db: sqlite3.Connection, query: str) -> list[Any]:
+    try:
+        return db.execute(query).fetchall()
+    except sqlite3.DatabaseError:
+        return []
+
+
+def _item(row: Sequence[Any]) -> Item:
+    """Make an item of a row, which may be damaged."""
+    if tuple(map(type, row)) != _TYPES:
+        return Item(row[0], 0, 0, b"", -1)
+    return Item._make(row)
 
 
 def _offsets(packed: bytes) -> Sequence[int]:
     return array("q", packed)
 
 
-def _beside(path: Path) -> Sequence[Path]:
+def _unlink(path: Path) -> None:
+    for name in (path, *beside(path)):
+        name.unlink(missing_ok=True)
+
+
+def beside(path: Path) -> Sequence[Path]:
+    """Return the files that SQLite may have beside a file."""
     return [path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal")]
 
 

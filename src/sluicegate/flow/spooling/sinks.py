@@ -15,10 +15,12 @@ from ..._core.clock import Signal, wait_until
 from ..._core.decorator import WrappingSink
 from ..._core.errors import ErrorClass, PermanentError, StoppedError
 from ..._core.opening import Openable, opened
+from ..._core.order.left_out import stopped_behind
 from ..._core.outcome import Outcome
 from ..._core.send import send
 from ..._core.sink import Capabilities, WriteResult, classifier_of
 from .segment import Extent
+from .store import LOOKS_EVERY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,15 +67,22 @@ class SpoolSink(Openable):
                 encoded[at] = self.spool.codec.encoded(item, now)
             except PermanentError as error:
                 errors[at] = error
-        for piece in self._pieces(encoded):
+        errors |= stopped_behind(batch.keys, errors)
+        for piece in self._pieces({at: encoded[at] for at in encoded if at not in errors}):
             values = [*piece.values()]
             size = sum(len(each.value) for each in values)
             while not self.spool.has_room(len(values), size):
-                if await batch.back_off(math.inf, self._running.freed):
+                if await batch.back_off(self._looks_at(), self._running.freed):
                     raise StoppedError(f"{self.spool!r} is full; the items were not stored")
+                await self._running.call(self._running.store.look_at_others)
             await self._running.put(values)
             batch.settle(piece, Outcome.SPOOLED)
         return WriteResult.failed(batch, errors) if errors else None
+
+    def _looks_at(self) -> float:
+        """Return when to look again whether another process has freed room."""
+        assert self._running is not None
+        return math.inf if self._running.store.sends else self.spool.clock.now() + LOOKS_EVERY
 
     def _pieces(self, encoded: dict[int, Encoded]) -> Iterator[dict[int, Encoded]]:
         """Yield the items in pieces that fit into a segment, and into `max_items`."""

@@ -18,6 +18,7 @@ from ..._core.source import (
     UndecodableRecord,
     Unread,
 )
+from .store import LOOKS_EVERY
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from .running import RunningSpool
     from .segment import Item
     from .spool import Spool
-
-LOOKS_EVERY = 0.5
-"""Seconds between looks for files of another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +115,11 @@ class SpoolSource:
                 if items or self._at > self._told:
                     self._told = self._at
                     return [Fetched(claims[0], [*map(self._record, items)], self._at)]
-                if self._ends and self._at >= running.store.end:
-                    return None
+                store = running.store
+                if self._ends and self._at >= store.end:
+                    if store.writes or not await running.call(store.adopt):
+                        return None
+                    continue
             clock = self.spool.clock
             if running.store.writes:
                 await wait_until(clock, math.inf, running.news)

@@ -19,15 +19,16 @@ from ...batcher.limits import Limits, Tenants
 from ...consumer.options import Poison
 from ...retry.retry import Retry
 from .encoding import Codec
-from .owner import Lock
+from .owner import Lock, turn
 from .running import RunningSpool
 from .sending import Sender
+from .serving import OwnerSocket
 from .sinks import SpillSink, SpoolSink
 from .source import SpoolSource
 from .store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
@@ -67,6 +68,8 @@ class Spool:
             64 MiB, or an eighth of `max_bytes` if that is less.
         sync_delay: seconds for which the first item waits for others to share one write to the disk;
             default 5 ms. It does not wait if no other item is on its way.
+        seal_every: in a process that only writes, seconds after which the first item of a file is
+            handed over to the process that sends. Closing hands over what is left.
         durability: `"commit"`: an item is stored once the disk has confirmed it. `"os"`: once the
             operating system has it, so that a kernel crash or a power cut may lose the last items.
         spill: what is stored: `"always"`: every item. `"when_full"`: items are written from memory,
@@ -109,6 +112,7 @@ class Spool:
         max_age: float | timedelta | None = None,
         segment_bytes: int | str | None = None,
         sync_delay: float | timedelta = 0.005,
+        seal_every: float | timedelta = 1.0,
         durability: Durability = "commit",
         spill: Spill = "always",
         wait: Wait = "disk",
@@ -135,6 +139,7 @@ class Spool:
         self._sync_delay = checks.seconds(
             "sync_delay", sync_delay, zero=True, usual=checks.LONG_DELAY
         )
+        self.seal_every = checks.seconds("seal_every", seal_every, usual=checks.LONG_DELAY)
         self._durability = checks.choice("durability", durability, get_args(Durability))
         self._spill = checks.choice("spill", spill, get_args(Spill))
         if checks.choice("wait", wait, get_args(Wait)) == "memory" and spill == "when_full":
@@ -159,15 +164,20 @@ class Spool:
         """Return the sink that stores items here, for a program that only writes, or that sends by a
         pipe of its own.
         """
-        self._writes = True
+        self._writes = self._checked_end(has=self._writes)
         return SpoolSink(self)
 
     def source(self, *, ends: bool = False) -> SpoolSource:
         """Return the source of the items here, for a pipe or a consumer. With `ends`, it ends when
         everything was delivered; otherwise it waits for more.
         """
-        self._sends = True
+        self._sends = self._checked_end(has=self._sends)
         return SpoolSource(self, ends=checks.flag("ends", ends))
+
+    def _checked_end(self, *, has: bool) -> bool:
+        if self._files.is_open and not has:
+            raise ConfigError(f"{self!r} is open: call sink() and source() before one of them is")
+        return True
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[RunningSpool]:
@@ -318,6 +328,14 @@ class Spool:
         assert self._setup is not None
         self._sender = Sender(self, running, self._setup)
 
+    def __getstate__(self) -> dict[str, Any]:
+        gone = dict.fromkeys(("_files", "_setup", "_sender", "_spilled"))
+        return {**self.__dict__, **gone}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._files = _Files(self)
+
     def __repr__(self) -> str:
         return f"Spool({str(self.path)!r})"
 
@@ -332,12 +350,26 @@ class _Files(Openable):
         self.running: RunningSpool | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        for lock in self._spool.locks():
-            stack.callback(lock.acquire().release)
-        running = RunningSpool(self._spool.store())
+        spool = self._spool
+        locks = [*spool.locks()]
+        for lock in locks:
+            stack.callback(lock.release)
+        running = RunningSpool(spool.store(), spool.clock, spool.seal_every)
         stack.push_async_callback(running.close)
-        await running.call(running.store.open)
+        await running.call(_enter, locks, running.store)
+        if running.store.unsettled:
+            running.seal_later()
+        owner = OwnerSocket(running, [lock.role for lock in locks])
+        stack.callback(owner.close)
+        owner.open()
         self.running = running
+
+
+def _enter(locks: Sequence[Lock], store: Store) -> None:
+    with turn(store.folder):
+        for lock in locks:
+            lock.acquire()
+        store.open()
 
 
 class _Front(SpoolSink):

@@ -12,16 +12,30 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
+from ..._core.errors import ConfigError
 from ..._core.logs import log_safely
+from .owner import Lock, turn
 from .parked import ParkedFile
 from .ranges import ranges_of
-from .segment import OPEN, Extent, Item, Segment, end_in, first_in, rescue
+from .segment import (
+    OPEN,
+    RESCUED,
+    Extent,
+    Item,
+    Segment,
+    end_in,
+    finish_rescue,
+    first_in,
+    rescue,
+    sync_folder,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,9 +43,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sluicegate.spool")
 _TOLD = (
-    "%s is damaged (%s): %d of its items could not be read and are lost%s; the others are kept in "
-    "%s, and the damaged file stays beside it"
+    "%s is damaged (%s), and was replaced by a copy of its readable items; unreadable offsets, which "
+    "are lost unless they were sent: %s. The damaged file is kept as *.damaged beside it"
 )
+LOOKS_EVERY = 0.5
+"""Seconds between looks for files of another process."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
@@ -52,6 +68,8 @@ class Work:
     settles: Sequence[tuple[int, int]] = ()
     keeps: Extent | None = None
     drops: Extent | None = None
+    seals: bool = False
+    """Whether the file is sealed afterwards, so that another process sends what is in it."""
     first: int = -1
     """The offset of the first item put."""
     error: BaseException | None = None
@@ -79,72 +97,91 @@ class Store:
         """The identity of the spool, the first part of the durable ids of its items."""
         self.writes = writes
         """Whether items are appended by this process."""
-        self._sends = sends
+        self.sends = sends
+        """Whether items are sent by this process."""
         self._durable = durable
         self._segment_bytes = segment_bytes
         self.segments: list[Segment] = []
         """The open files, in order. The last one is appended to, in a process that writes."""
         self.parked = ParkedFile(folder)
-        self._left_to_others = 0
-        """The bytes of files that another process has open."""
+        self._bytes_of_others = self._items_of_others = 0
+        """Of the files that another process has open; settled items are not known."""
         self.lost = 0
         """Items in damaged files that could not be read."""
 
     def open(self) -> None:
-        """Open the files, and create the first one."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Open the files, and create the first one. Called in a `turn`."""
+        self._identify()
+        for copy in self.folder.glob(f"*{RESCUED}"):
+            finish_rescue(copy.with_suffix(""))
         paths = self._paths()
         for at, path in enumerate(paths):
-            if self._sends if end_in(path) is not None else self.writes:
+            if self.sends if end_in(path) is not None else self.writes:
                 self._open(path, paths[at + 1] if at + 1 < len(paths) else None)
-        self._look_at_others()
-        if self.writes and not (self.segments and not self.segments[-1].is_sealed):
-            first = max((end_in(path) or 0 for path in paths), default=0)
-            first = max(first, self.segments[-1].end if self.segments else 0)
-            self._append_file(first)
-        if self.segments:
-            self.id = self.segments[-1].spool
+        if self.writes:
+            for segment in self.segments[:-1]:  # a crash between two files may leave it open
+                if not segment.is_sealed:
+                    segment.seal()
+            if not self.segments or self.segments[-1].is_sealed:
+                ends = [end_in(path) or first_in(path) for path in paths]
+                self._append_file(max([0, *ends, *(each.end for each in self.segments)]))
+        self.look_at_others()
+
+    def _identify(self) -> None:
+        path = self.folder / "id"
+        if not path.exists():
+            new = path.with_suffix(".new")
+            with new.open("w") as file:
+                file.write(uuid4().hex)
+                file.flush()
+                os.fsync(file.fileno())
+            new.rename(path)
+            sync_folder(self.folder)
+        self.id = path.read_text()
 
     def _append_file(self, first: int) -> None:
-        spool = self.id or (self.segments[-1].spool if self.segments else uuid4().hex)
-        self.segments.append(Segment.create(self.folder, spool, first, durable=self._durable))
+        path = self.folder / f"{first:020d}{OPEN}"
+        self.segments.append(Segment.create(path, self.id, first, durable=self._durable))
 
     def _open(self, path: Path, following: Path | None) -> None:
-        is_new = path.stat().st_size == 0 and not path.with_name(f"{path.name}-wal").exists()
-        if is_new and path.name.endswith(OPEN):  # its creation was interrupted
-            path.unlink()
-            return
         try:
             self.segments.append(Segment(path, durable=self._durable))
         except sqlite3.DatabaseError as error:
-            if not _is_damage(error) and path.stat().st_size:
+            if not _is_damage(error):
                 raise
             end = end_in(path) or (0 if following is None else first_in(following))
-            self.segments.append(self._rescued(path, end, error))
+            self._rescue(path, end, error)
+            self.segments.append(Segment(path, durable=self._durable))
 
-    def _rescued(self, path: Path, end: int, error: BaseException) -> Segment:
-        spool = self.id or next((each.spool for each in self.segments), uuid4().hex)
-        made, lost = rescue(path, spool, end, durable=self._durable)
+    def _rescue(self, path: Path, end: int, error: BaseException) -> None:
+        lost, is_all = rescue(path, self.id, end, durable=self._durable)
         self.lost += lost.total
-        told = ", ".join(f"{first} to {end - 1}" for first, end in lost)
-        which = f" (offsets {told})" if told else ""
-        log_safely(logger, logging.ERROR, _TOLD, path, error, lost.total, which, made.path)
-        return made
+        told = [f"{first} to {end - 1}" for first, end in lost]
+        told += [] if is_all else ["perhaps later ones"]
+        log_safely(logger, logging.ERROR, _TOLD, path, error, ", ".join(told) or "none")
 
     def _paths(self) -> list[Path]:
         found = [path for path in self.folder.glob("*.db") if path.name[:20].isdigit()]
         return sorted(found)
 
-    def _look_at_others(self) -> None:
+    def look_at_others(self) -> None:
+        """Measure the files that another process has open."""
         own = {segment.path for segment in self.segments}
-        self._left_to_others = 0
+        size = items = 0
         for path in self._paths():
             if path not in own:
                 with suppress(FileNotFoundError):
-                    self._left_to_others += path.stat().st_size
+                    size += path.stat().st_size
+                    items += (end_in(path) or first_in(path)) - first_in(path)
+        self._bytes_of_others, self._items_of_others = size, items
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; what is left in the last one is sealed, if another process sends it."""
+        if self.writes and not self.sends:
+            for segment in self.segments:
+                if not segment.is_sealed and segment.unsettled:
+                    with suppress(sqlite3.Error, OSError):  # its next owner seals it
+                        segment.seal()
         for segment in self.segments:
             segment.close()
         self.segments.clear()
@@ -155,12 +192,15 @@ class Store:
     @property
     def bytes(self) -> int:
         """The size of the files."""
-        return sum(segment.bytes for segment in tuple(self.segments)) + self._left_to_others
+        return sum(segment.bytes for segment in tuple(self.segments)) + self._bytes_of_others
 
     @property
     def unsettled(self) -> int:
-        """The number of items that are not settled, in the files of this process."""
-        return sum(segment.unsettled for segment in tuple(self.segments))
+        """The number of items that are not settled. In a process that only writes, those of a file
+        that is sealed count until all of them are.
+        """
+        own = sum(segment.unsettled for segment in tuple(self.segments))
+        return own + self._items_of_others
 
     @property
     def start(self) -> int:
@@ -188,11 +228,10 @@ class Store:
         """Store these works; each has its own `error` afterwards."""
         try:
             self._roll_over()
-            steps = self._steps(works)
         except (sqlite3.Error, OSError) as error:
             for work in works:
-                work.error = error
-            return
+                work.error = error if work.puts else None
+        steps = self._steps([work for work in works if work.error is None])
         for segment in sorted(steps, key=lambda segment: -segment.first):
             step = steps[segment]
             if any(work.error is not None for work in step.works):
@@ -206,11 +245,18 @@ class Store:
                 for work in step.works:
                     work.error = error
                 if _is_damage(error):  # the next try finds a whole file
-                    self._replace(segment, error)
+                    self._repair(segment, error)
                 else:
                     with suppress(sqlite3.Error):
                         segment.roll_back()
-        self._remove_settled()
+        sealing = [work for work in works if work.seals]
+        try:
+            if sealing:
+                self._roll_over(seals=True)
+            self._remove_settled()
+        except (sqlite3.Error, OSError) as error:
+            for work in sealing:
+                work.error = error
 
     def _steps(self, works: Sequence[Work]) -> Mapping[Segment, _Step]:
         steps: dict[Segment, _Step] = {}
@@ -243,25 +289,23 @@ class Store:
         first = min(extent.offsets)
         return next((each for each in self.segments if each.first <= first < each.end), None)
 
-    def _roll_over(self) -> None:
-        if self.writes and self.segments[-1].bytes >= self._segment_bytes:
-            self.seal()
-
-    def seal(self) -> None:
-        """Begin another file, unless the last one is empty."""
-        last = self.segments[-1]
-        if last.end == last.first:
+    def _roll_over(self, *, seals: bool = False) -> None:
+        """Begin another file if the last one is large, or `seals`; not after an empty one."""
+        if not self.writes:
             return
-        last.seal(reopens=self._sends)
-        if not self._sends:
-            self.segments.pop()
-            self._look_at_others()
-        self._append_file(last.end)
+        last = self.segments[-1]
+        is_due = seals or last.bytes >= self._segment_bytes
+        if is_due and last.end > last.first and not last.is_sealed:
+            last.seal()
+        if last.is_sealed:  # now, or before a call that could not create the next one
+            self._append_file(last.end)
+            if not self.sends:
+                self.segments.remove(last)
+                self.look_at_others()
 
     def _remove_settled(self) -> None:
-        last = self.segments[-1:]
-        for segment in [each for each in self.segments if not each.unsettled]:
-            if segment.is_sealed and segment not in last:
+        for segment in [each for each in self.segments if each.is_sealed and not each.unsettled]:
+            if segment is not self.segments[-1] or segment.path != self._paths()[-1]:
                 segment.remove()
                 self.segments.remove(segment)
 
@@ -280,7 +324,8 @@ class Store:
                 end = min(segment.end, segment.settled.next_after(at) or segment.end)
                 if at >= end:
                     continue
-                for item in self._items(segment, at, min(end, at + most - len(found))):
+                end = min(end, at + most - len(found))
+                for item in self._items(segment, at, end):
                     found.append(item)
                     room -= len(item.value)
                     at = item.offset + 1
@@ -295,14 +340,13 @@ class Store:
         except sqlite3.DatabaseError as error:
             if not _is_damage(error):
                 raise
-            made = self._replace(segment, error)
-            return [item for item in made.items(first, end) if item.offset not in made.settled]
+            self._repair(segment, error)
+            return list(segment.items(first, end))
 
-    def _replace(self, segment: Segment, error: BaseException) -> Segment:
+    def _repair(self, segment: Segment, error: BaseException) -> None:
         segment.close()
-        made = self._rescued(segment.path, segment.end, error)
-        self.segments[self.segments.index(segment)] = made
-        return made
+        self._rescue(segment.path, segment.end, error)
+        segment.open()
 
     def find(self, offsets: Sequence[int]) -> list[Item]:
         """Return the items with these offsets, in this order, without those that are gone."""
@@ -327,16 +371,39 @@ class Store:
         found, _ = self.read(self.start, 1, 1)
         return found[0].at if found else None
 
-    def adopt(self) -> None:
-        """Open the files that another process has sealed since the last call."""
+    def adopt(self) -> bool:
+        """Open the files that another process has sealed since the last call, or has left behind;
+        return whether there are any.
+        """
         own = {segment.path for segment in self.segments}
-        for path in self._paths():
-            if end_in(path) is not None and path not in own:
+        with turn(self.folder):
+            self._seal_left()
+            new = [path for path in self._paths() if end_in(path) is not None and path not in own]
+            for path in new:
                 self._open(path, None)
         self.segments.sort(key=lambda segment: segment.first)
-        if self.segments and not self.id:
-            self.id = self.segments[-1].spool
-        self._look_at_others()
+        self._remove_settled()
+        self.look_at_others()
+        return bool(new)
+
+    def _seal_left(self) -> None:
+        """Seal the file of a writer that has ended, unless it is empty."""
+        left = [path for path in self._paths() if end_in(path) is None]
+        lock = Lock(self.folder, "writer")
+        try:
+            if left:
+                lock.acquire()
+        except ConfigError:  # the writer lives
+            return
+        try:
+            for path in left:
+                self._open(path, None)
+                segment = self.segments.pop()
+                if segment.unsettled:
+                    segment.seal()
+                segment.close()
+        finally:
+            lock.release()
 
 
 def _is_damage(error: BaseException) -> bool:
