@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from spooling.files.store_help import files, opened, put, settle, unsettled
 
 from sluicegate.flow.spooling.ranges import Ranges, ranges_of
@@ -90,11 +96,11 @@ class StoreMachine(RuleBasedStateMachine):
             assert work.error is None
             self._forget(left)
 
-    @rule(seals=st.booleans())
-    def restart(self, *, seals: bool) -> None:
+    @rule(by_others=st.booleans())
+    def restart(self, *, by_others: bool) -> None:
         """By the next process, which may only write or only send before one that does both."""
         self.store.close()
-        if seals:
+        if by_others:
             opened(self.folder, sends=False).close()
             sender = opened(self.folder, writes=False)
             sender.adopt()
@@ -136,5 +142,6 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.hypothesis
-class TestStore(StoreMachine.TestCase):  # type: ignore[name-defined,misc]
-    """The machine."""
+def test_the_files_against_a_model() -> None:
+    """Every rule and invariant above."""
+    run_state_machine_as_test(StoreMachine)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluicegate.batcher import Clock
-    from sluicegate.consumer import Fetched, Source, SourceClaim, SourceRecord
+    from sluicegate.consumer import Fetched, Source, SourceClaim
     from sluicegate.flow import Spool
     from sluicegate.testing import FakeClock
 
@@ -34,7 +34,7 @@ class KeyedSource(SpoolSource):
             each._replace(records=[*map(self._keyed, each.records)]) for each in fetched
         ]
 
-    def _keyed(self, record: Any) -> SourceRecord:
+    def _keyed(self, record: Any) -> Any:
         if isinstance(record, UndecodableRecord):
             return record
         key, _, value = record.value.partition(b"=")
