@@ -24,6 +24,7 @@ OURS = {
     r"sluicegate\.(\w+\.)*([tT]ransaction\(unit\)|Transaction\w*\.(unit|transaction))": "a flow gives a unit of positions",
     r"sluicegate\.(kafka|postgres|sinks)\.(Kafka|Postgres)Sink\.transaction": "a flow gives a unit of positions",
     r"sluicegate\.postgres\.PostgresQueueSource\.move_to": "called by a flow",
+    r"sluicegate\.flow\.Spool\.(in_front_of|locks|make_sender|running|start|store)": "called by the batcher and the two ends",
     r"sluicegate\.consumer\.jobs\.EventContext\.__init__": "made by a consumer",
     r"sluicegate\.consumer\.jobs\.(ItemBatcher|JobScheduler)\.begin": "called by the consumer",
     r"sluicegate\.consumer\.operating\.probes\.Probes\.__call__": "the interface of ASGI",

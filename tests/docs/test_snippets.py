@@ -61,6 +61,7 @@ TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {
     "how-to/send-metrics-by-udp.md": (),
     "how-to/share-between-tenants.md": ("sink", "letters"),
     "how-to/split-batches.md": ("write_rows",),
+    "how-to/spool.md": ("sink",),
     "how-to/test-your-handler.md": ("MySource",),
     "how-to/trace.md": ("source",),
     "how-to/try-again.md": ("dsn", "columns"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.examples.example import EXAMPLES, load
+from tests.examples.example import EXAMPLES, load, printed_on
 from tests.http.http_help import Reply, Request, serving
 
 if TYPE_CHECKING:
@@ -34,6 +34,14 @@ async def test_the_full_stack(fake_clock: FakeClock, capsys: pytest.CaptureFixtu
     """The tutorial's five stacks, line by line as on the page."""
     await load("full_stack").main()
     assert capsys.readouterr().out.strip() in PAGE.read_text()
+
+
+async def test_readings_are_sent_after_a_restart(
+    fake_clock: FakeClock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the spool of an earlier process, in order."""
+    await load("spooled").main(str(tmp_path))
+    assert [capsys.readouterr().out] == printed_on("how-to/spool.md")
 
 
 def test_audit_events_reach_postgres(

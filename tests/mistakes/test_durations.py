@@ -114,6 +114,7 @@ NEEDED: dict[str, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "PostgresSubscriptions": lambda: ((DSN,), {}),
     "SQLiteSubscriptions": lambda: (("state.db",), {}),
     "PostgresParkStore": lambda: ((DSN,), {}),
+    "Spool": lambda: (("spool",), {}),
     "StreamMonitor": lambda: ((DSN,), {}),
     "SubscriptionAdmin": lambda: ((DSN,), {}),
 }
@@ -215,6 +216,7 @@ NOT_CHECKED = {
     "Scenario(timeout=)": "simulated time",
     "FakeClock(start=)": "a time, not a duration",
     "RateLimit(burst=)": "a number of items",
+    "Spool(max_age=)": "weeks are usual",
     "QueueAdmin.create(key_rate=)": "a number of jobs",
     "Clock.sleep(seconds=)": "a protocol",
     "LoopClock.sleep(seconds=)": "on the path of every wait",

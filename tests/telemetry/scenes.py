@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import tenacity
@@ -17,7 +18,8 @@ from sluicegate import (
     TransientError,
     stack,
 )
-from sluicegate.testing import BlockingSink, FakeSink, ScriptedSink, fail, partial, slow
+from sluicegate.flow import Spool
+from sluicegate.testing import BlockingSink, FakeSink, ScriptedSink, fail, hang, partial, slow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -38,6 +40,9 @@ EVERY_ALERT = {
     "BatcherTenantFilling": "tenants",
     "BatcherOutage": "outage",
     "BatcherDestinationRefuses": "refused",
+    "BatcherSpoolFilling": "spooling",
+    "BatcherSpoolOld": "spooling",
+    "BatcherSpoolParked": "spooling",
 }
 """Every alert, and a batcher below for which it fires."""
 
@@ -77,11 +82,17 @@ async def every_state(
         batcher("refused", stack(ScriptedSink[Any]([fail(RefusedError("no"))] * 40), retry), two),
     ]
     async with AsyncExitStack() as opened:
+        spool = Spool(opened.enter_context(TemporaryDirectory()), max_items=1)
+        one_hangs = ScriptedSink[Any]([fail(PermanentError("no")), hang()])
+        one = Limits(max_items=1, flush_timeout=7200.0)
+        made.append(batcher("spooling", one_hangs, one, spool=spool, clock=clock))
         for gate in gates:
             opened.callback(gate.release)
         for each in made:
             await opened.enter_async_context(each)
         by_name = {each.name: each for each in made}
+        await by_name["spooling"].add_many(range(2))
+        await clock.sleep(3600.0)
         for name, items in SCRIPT.items():
             for item in items:
                 by_name[name].try_add(item)

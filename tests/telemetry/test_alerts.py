@@ -69,6 +69,9 @@ HEALTHY = {
     f"batcher_flushed_ok_total{N}}}": "0+90000x60",
     f"batcher_max_delay_seconds{N}}}": "0.2x60",
     f"batcher_lost_total{N}}}": "0x60",
+    f"batcher_spool_fill_ratio{N}}}": "0.8x60",
+    f"batcher_spool_oldest_age_seconds{N}}}": "3600x60",
+    f"batcher_spool_parked_items{N}}}": "0x60",
     **sizes(90_000, most=500, at_once=200),
     **flushes(size=150, time=300),
     **seconds("0.128", writes=450),
@@ -91,6 +94,9 @@ ILL = {
         f"batcher_flushed_ok_total{N}}}": "5x60",
     },
     "BatcherDestinationRefuses": {f"batcher_destination_state{N},state='refused'}}": "0x50 1x10"},
+    "BatcherSpoolFilling": {f"batcher_spool_fill_ratio{N}}}": "0.81x60"},
+    "BatcherSpoolOld": {f"batcher_spool_oldest_age_seconds{N}}}": "3000+60x60"},
+    "BatcherSpoolParked": {f"batcher_spool_parked_items{N}}}": "1x60"},
 }
 """Every alert, and the differences from a healthy batcher for which it alone fires."""
 SILENT = {
@@ -110,6 +116,13 @@ SILENT = {
     "the bounds themselves": {
         **sizes(90_000, most=500, at_once=250),
         f"batcher_queue_depth{N}}}": "500x60",
+    },
+    "a spool: its batches are commits, sealed by time and slower than their short delay": {
+        f"batcher_spool_items{N}}}": "0x60",
+        f"batcher_max_delay_seconds{N}}}": "0.005x60",
+        **sizes(90_000, most=2000, at_once=40),
+        **flushes(size=1, time=450),
+        **seconds("0.256", writes=450),
     },
     "no linger": {f"batcher_max_delay_seconds{N}}}": "0x60"},
     "a pipe: rows withdrawn when a member joins, and a rejected one whose letter is stored": {

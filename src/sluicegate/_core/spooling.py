@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from .clock import Signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolStats:
+    """A spool at one moment."""
+
+    items: int
+    """The items that are not settled."""
+    bytes: int
+    """The size of their files."""
+    fill: float
+    """The used share of `max_items` or `max_bytes`, whichever is greater; 0.0 without a bound."""
+    oldest_age: float | None
+    """Seconds since the first unsettled item was stored."""
+    parked: int
+    """The items that could not be delivered and are in the file of parked ones."""
+    sparse_files: int
+    """The full files that stay on disk although at most a tenth of their items is unsettled."""
+    refusal: str
+    """Why the disk refused the last write; empty if it did not."""
 
 
 class SpoolHost(Protocol):
@@ -42,6 +63,12 @@ class SpoolFront(Protocol):
 
     def full(self) -> str:
         """Return why no more items are stored at present; empty if they are."""
+        ...
+
+    def stats(self) -> SpoolStats | None:
+        """Return a snapshot, without reading from the disk: the last one if it is closed, `None`
+        if it was never open. May be called in any thread.
+        """
         ...
 
     def start(self, host: SpoolHost) -> None:

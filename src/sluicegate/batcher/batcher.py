@@ -529,7 +529,7 @@ def stats_of(dispatcher: Dispatcher[Any]) -> Stats:
     now = lifecycle.clock.now() if lifecycle.has_loop else 0.0
     held = gathering.gatherer.snapshot()
     tenants = gathering.gatherer if isinstance(gathering.gatherer, TenantGatherer) else None
-    backing_off = len(dispatcher.flights.backing_off)
+    backing_off, spool = len(dispatcher.flights.backing_off), dispatcher.setup.spool
     return Stats(
         name=dispatcher.name,
         state=lifecycle.shown_state,
@@ -554,4 +554,5 @@ def stats_of(dispatcher: Dispatcher[Any]) -> Stats:
         destination=dispatcher.monitor.destination(now),
         last_error=dispatcher.monitor.last_error(now),
         retries=dispatcher.monitor.retries,
+        spool=None if spool is None else spool.stats(),
     )

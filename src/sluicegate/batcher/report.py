@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .._core.outcome import Outcome, Tally
+    from .._core.spooling import SpoolStats
 
 T = TypeVar("T")
 
@@ -115,6 +116,8 @@ class Stats:
     last_error: ErrorStats | None = None
     retries: int = 0
     """Number of times that a batch, or the rest of one, was sent again."""
+    spool: SpoolStats | None = None
+    """Its spool, if it has one and was open."""
 
     def __str__(self) -> str:
         return f"batcher {self.name!r} {self.state}: {self.tally}"

@@ -30,6 +30,10 @@ def _oldest_age(stats: Any) -> Values:
     return {(): stats.oldest_age or 0.0}
 
 
+def _oldest_in_spool(stats: Any) -> Values:
+    return {} if stats.spool is None else {(): stats.spool.oldest_age or 0.0}
+
+
 # fmt: off
 SIZES = Metric(
     "batcher_batch_size_items", "histogram", "{item}", EVENT, (),
@@ -95,6 +99,18 @@ _METRICS = (
            "Whether the destination is available, throttled, behind an open circuit, "
            "unavailable or refusing: 1 for its current state.",
            label_values=tuple(state.value for state in DestinationState)),
+    Metric("batcher_spool_items", "gauge", "{item}", "spool.items", (),
+           "Unsettled items in the spool."),
+    Metric("batcher_spool_bytes", "gauge", "By", "spool.bytes", (),
+           "Size of the spool's files."),
+    Metric("batcher_spool_fill_ratio", "max", "1", "spool.fill", (),
+           "Used share of the spool's max_items or max_bytes, whichever is greater."),
+    Metric("batcher_spool_oldest_age_seconds", "max", "s", _oldest_in_spool, (),
+           "Age of the oldest unsettled item in the spool."),
+    Metric("batcher_spool_parked_items", "gauge", "{item}", "spool.parked", (),
+           "Items of the spool that could not be delivered."),
+    Metric("batcher_spool_sparse_files", "gauge", "{file}", "spool.sparse_files", (),
+           "Full files of the spool that at most a tenth of their items keeps on disk."),
     # totals
     Metric("batcher_enqueued", "counter", "{item}", "tally.accepted", (),
            "Items accepted, including items dropped by overflow."),
@@ -121,7 +137,8 @@ _ALERTS = (
           "histogram_quantile(0.5, rate(batcher_batch_size_items_bucket[10m])) < 0.1 *"
           " (batcher_max_items <= 100000)"
           " and rate(batcher_enqueued_total[10m]) > 1000"
-          ' unless sum without (reason) (rate(batcher_flush_total{reason="bytes"}[10m])) > 0',
+          ' unless sum without (reason) (rate(batcher_flush_total{reason="bytes"}[10m])) > 0'
+          " unless batcher_spool_items",
           "half of the batches hold less than a tenth of max_items although there are many items;"
           " try a longer max_delay or a smaller max_items"),
     Alert("BatcherBatchesLarge", "info", "10m",
@@ -134,7 +151,8 @@ _ALERTS = (
     Alert("BatcherFlushSlow", "info", "10m",
           "histogram_quantile(0.99, sum without (result)"
           " (rate(batcher_flush_duration_seconds_bucket[10m]))) > (batcher_max_delay_seconds > 0)"
-          " and sum without (reason) (increase(batcher_flush_total[10m])) > 100",
+          " and sum without (reason) (increase(batcher_flush_total[10m])) > 100"
+          " unless batcher_spool_items",
           "one write in a hundred takes longer than max_delay, so batches wait for a worker"),
     Alert("BatcherOnlySizeTrigger", "info", "30m",
           'sum without (reason) (rate(batcher_flush_total{reason=~"size|bytes"}[30m])) / sum'
@@ -144,7 +162,7 @@ _ALERTS = (
     Alert("BatcherOnlyTimeTrigger", "info", "30m",
           'sum without (reason) (rate(batcher_flush_total{reason="time"}[30m])) / sum without'
           " (reason) (rate(batcher_flush_total[30m])) > 0.99"
-          " and rate(batcher_enqueued_total[30m]) > 1000",
+          " and rate(batcher_enqueued_total[30m]) > 1000 unless batcher_spool_items",
           "no batch is full although there are many items; is max_items out of reach, or"
           " max_delay too short?"),
     Alert("BatcherQueueFilling", "info", "5m",
@@ -173,6 +191,16 @@ _ALERTS = (
           'batcher_destination_state{state="refused"} > 0',
           "the destination refuses every write until an operator repairs it; the log says what to"
           " do"),
+    Alert("BatcherSpoolFilling", "warning", "5m",
+          "batcher_spool_fill_ratio > 0.8",
+          "the spool is more than four fifths full; at its bound producers wait or are refused"),
+    Alert("BatcherSpoolOld", "warning", "5m",
+          "batcher_spool_oldest_age_seconds > 3600",
+          "the oldest item in the spool has not been sent for more than an hour; see the"
+          " destination of the batcher that sends it"),
+    Alert("BatcherSpoolParked", "warning", "10m",
+          "batcher_spool_parked_items > 0",
+          "{{ $value }} items of the spool could not be delivered; repair and replay them"),
 )
 # fmt: on
 

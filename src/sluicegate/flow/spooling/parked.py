@@ -52,6 +52,8 @@ class ParkedFile:
         self.path = folder / NAME
         self._opens = opens
         self._db: sqlite3.Connection | None = None
+        self.total = 0
+        """The number of items, while the file is open."""
 
     @property
     def exists(self) -> bool:
@@ -70,6 +72,7 @@ class ParkedFile:
                 db.close()
                 raise ConfigError(f"{self.path} has format {found}; this version reads {FORMAT}")
             db.execute("PRAGMA synchronous = FULL")
+            (self.total,) = db.execute("SELECT count(*) FROM parked").fetchone()
             self._db = db
         return self._db
 
@@ -77,10 +80,11 @@ class ParkedFile:
         """Store items; those that are there already stay as they are."""
         with self._open() as db:
             db.execute("BEGIN IMMEDIATE")
-            db.executemany(
+            added = db.executemany(
                 "INSERT OR IGNORE INTO parked VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [(*each.item, *each[1:]) for each in parked],
-            )
+            ).rowcount
+        self.total += added
 
     def items(self, first: int = 0, most: int = -1) -> Iterator[ParkedItem]:
         """Yield items from an offset on, in the order of offsets."""
@@ -93,9 +97,9 @@ class ParkedFile:
 
     def count(self) -> int:
         """Return the number of items."""
-        if not self.exists:
-            return 0
-        return int(self._open().execute("SELECT count(*) FROM parked").fetchone()[0])
+        if self.exists:
+            self._open()
+        return self.total
 
     def check(self) -> Iterator[str]:
         """Yield what is wrong with the file. Raises `DatabaseError` if it cannot be read."""
@@ -106,7 +110,10 @@ class ParkedFile:
         """Remove items."""
         with self._open() as db:
             db.execute("BEGIN IMMEDIATE")
-            db.executemany("DELETE FROM parked WHERE offset = ?", [(each,) for each in offsets])
+            removed = db.executemany(
+                "DELETE FROM parked WHERE offset = ?", [(each,) for each in offsets]
+            ).rowcount
+        self.total -= removed
 
     def close(self) -> None:
         """Close the file."""

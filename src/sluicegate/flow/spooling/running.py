@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..._core.clock import Signal
 from ..._core.errors import ForkedError, RefusedError, TransientError
 from ..._core.logs import for_log
+from ..._core.text import text_of
 from .ranges import ranges_of
 from .store import Store, Work
 
@@ -50,6 +51,8 @@ class RunningSpool:
         """Fires when there are new items to send."""
         self.freed = Signal()
         """Fires when there may be more room."""
+        self.refusal = ""
+        """Why the last write failed; empty if it did not."""
         self._process = os.getpid()
         self._thread = ThreadPoolExecutor(1, "sluicegate-spool")
         self._waiting: deque[tuple[Work, asyncio.Future[None]]] = deque()
@@ -125,13 +128,17 @@ class RunningSpool:
                 except Exception as error:
                     for work in works:
                         work.error = work.error or error
+                self.refusal = ""
                 for work, done in group:
+                    told = None if work.error is None else refusal(work.error, self.store)
+                    if told is not None:
+                        self.refusal = self.refusal or text_of(told)
                     if done.done():
                         continue
-                    if work.error is None:
+                    if told is None:
                         done.set_result(None)
                     else:
-                        done.set_exception(refusal(work.error, self.store))
+                        done.set_exception(told)
                         done.exception()  # retrieved, if nobody waits any more
         finally:
             self._working = None

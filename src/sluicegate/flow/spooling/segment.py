@@ -223,6 +223,11 @@ class Segment:
         """The number of offsets that are not settled."""
         return self.end - self.first - self.settled.total
 
+    def time_of(self, offset: int) -> int | None:
+        """Return when an item was stored, in milliseconds since the epoch."""
+        found = self._db.execute("SELECT at FROM items WHERE offset = ?", (offset,)).fetchone()
+        return None if found is None else int(found[0])
+
     def items(self, first: int, end: int) -> Iterator[Item]:
         """Yield the items with offsets from `first` up to `end`, settled ones too."""
         return map(_item, self._db.execute(_READ, (first, end)))

@@ -140,12 +140,9 @@ class SpoolSource:
     def decoded(self, item: Item) -> Any:
         """Decode an item. Raises the reason why it is not delivered."""
         spool = self.spool
-        if spool.max_age is not None and self._age(item.at) > spool.max_age:
+        if spool.max_age is not None and spool.age(item.at) > spool.max_age:
             raise PermanentError(f"older than max_age={spool.max_age:g} s")
         return spool.codec.decoded(item)
-
-    def _age(self, at: int) -> float:
-        return self.spool.clock.wall_time() - at / 1000
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store which items are settled. Raises errors of the files; the next call repeats them."""
@@ -166,8 +163,8 @@ class SpoolSource:
     async def lag(self, positions: Mapping[SourceClaim, int]) -> Mapping[SourceClaim, Unread]:
         """Return the number of unsettled items, and the age of the oldest."""
         running = self._open()
-        oldest = await running.call(running.store.oldest_at)
-        seconds = 0.0 if oldest is None else max(0.0, self._age(oldest))
+        oldest = running.store.oldest_at
+        seconds = 0.0 if oldest is None else self.spool.age(oldest)
         unread = Unread(running.store.unsettled, seconds)
         return {claim: unread for claim in positions if claim is self._claim}
 

@@ -15,6 +15,7 @@ from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
+from ..._core.spooling import SpoolStats
 from ...batcher.limits import Limits, Tenants
 from ...consumer.options import Poison
 from ...retry.retry import Retry
@@ -157,6 +158,7 @@ class Spool:
         self._setup: Setup[Any] | None = None
         self._sender: Sender | None = None
         self._spilled: SpillSink | None = None
+        self._stats: SpoolStats | None = None
 
     # -- the two ends ------------------------------------------------------------------------------
 
@@ -224,6 +226,31 @@ class Spool:
             f"the spool {self.name!r} is full: {store.unsettled} items wait in {store.bytes} bytes "
             f"(max_items={self.max_items}, max_bytes={self.max_bytes})"
         )
+
+    def stats(self) -> SpoolStats | None:
+        """Return a snapshot, in any thread: while it is closed, that of its end; `None` if it was
+        never open. A process that only writes or only sends sees only its own files.
+        """
+        running = self._files.running
+        if running is not None:
+            store = running.store
+            items, size, oldest = store.unsettled, store.bytes, store.oldest_at
+            self._stats = SpoolStats(
+                items=items,
+                bytes=size,
+                fill=max(items / (self.max_items or math.inf), size / (self.max_bytes or math.inf))
+                if items
+                else 0.0,
+                oldest_age=None if oldest is None else self.age(oldest),
+                parked=store.parked.total,
+                sparse_files=store.sparse_files,
+                refusal=running.refusal,
+            )
+        return self._stats
+
+    def age(self, at: int) -> float:
+        """Return the seconds since `at`, in milliseconds since the epoch."""
+        return max(0.0, self.clock.wall_time() - at / 1000)
 
     # -- with a batcher ----------------------------------------------------------------------------
 
@@ -363,6 +390,7 @@ class _Files(Openable):
         stack.callback(owner.close)
         owner.open()
         self.running = running
+        stack.callback(self._spool.stats)
 
 
 def _enter(locks: Sequence[Lock], store: Store) -> None:

@@ -108,6 +108,10 @@ class Store:
         """Of the files that another process has open; settled items are not known."""
         self.lost = 0
         """Items in damaged files that could not be read."""
+        self.oldest_at: int | None = None
+        """When the first unsettled item was stored: milliseconds since the epoch."""
+        self._oldest = -1
+        """Its offset."""
 
     def open(self) -> None:
         """Open the files, and create the first one. Called in a `turn`."""
@@ -126,6 +130,9 @@ class Store:
                 ends = [end_in(path) or first_in(path) for path in paths]
                 self._append_file(max([0, *ends, *(each.end for each in self.segments)]))
         self.look_at_others()
+        if self.sends:
+            self.parked.count()
+        self._look_at_oldest()
 
     def _identify(self) -> None:
         path = self.folder / "id"
@@ -203,6 +210,12 @@ class Store:
         return own + self._items_of_others
 
     @property
+    def sparse_files(self) -> int:
+        """The number of full files of whose items at most a tenth is not settled."""
+        files = [segment for segment in tuple(self.segments) if segment.is_sealed]
+        return sum(0 < 10 * each.unsettled <= each.end - each.first for each in files)
+
+    @property
     def start(self) -> int:
         """The offset of the first item that is not settled."""
         at = self.segments[0].first if self.segments else 0
@@ -257,6 +270,7 @@ class Store:
         except (sqlite3.Error, OSError) as error:
             for work in sealing:
                 work.error = error
+        self._look_at_oldest()
 
     def _steps(self, works: Sequence[Work]) -> Mapping[Segment, _Step]:
         steps: dict[Segment, _Step] = {}
@@ -366,10 +380,16 @@ class Store:
             for offset in offsets
         )
 
-    def oldest_at(self) -> int | None:
-        """Return when the first unsettled item was stored, in milliseconds since the epoch."""
-        found, _ = self.read(self.start, 1, 1)
-        return found[0].at if found else None
+    def _look_at_oldest(self) -> None:
+        start = self.start
+        if start >= self.end:
+            self._oldest, self.oldest_at = -1, None
+        elif start != self._oldest:
+            self._oldest = start
+            with suppress(sqlite3.Error):  # `read` repairs a damaged file
+                self.oldest_at = next(
+                    each.time_of(start) for each in self.segments if start < each.end
+                )
 
     def adopt(self) -> bool:
         """Open the files that another process has sealed since the last call, or has left behind;
@@ -384,6 +404,7 @@ class Store:
         self.segments.sort(key=lambda segment: segment.first)
         self._remove_settled()
         self.look_at_others()
+        self._look_at_oldest()
         return bool(new)
 
     def _seal_left(self) -> None:
