@@ -40,7 +40,7 @@ def killed(folder: Path) -> Path:
     """The folder as it would be found if the process were killed now: a copy."""
     copy = folder.with_name(f"{folder.name}-killed")
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(folder, copy)
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.sock"))
     return copy
 
 
