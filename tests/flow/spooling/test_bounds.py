@@ -47,13 +47,12 @@ def test_sizes_are_numbers_of_bytes_or_have_a_unit(
 
 async def fill(batcher: Batcher[str]) -> int:
     """Add items until one is not stored within a second; return their number, without that one."""
-    count = 0
-    while True:
+    for count in range(100):
         try:
             await batcher.deliver("x" * 2000, timeout=1)
         except (DeliverTimeout, LedgerFull, ItemFailed):
             return count
-        count += 1
+    return 100
 
 
 @pytest.mark.parametrize("bound", ["max_items", "max_bytes"])
@@ -77,9 +76,9 @@ async def test_a_full_spool_makes_producers_wait_or_refuses_items(
         else:
             expected = LedgerFull if overflow == "reject" else ItemFailed
             with pytest.raises(expected):
-                await batcher.deliver("y")
+                await batcher.deliver("y", timeout=1)
             with pytest.raises(expected):
-                await batcher.add_many(["y", "y"])
+                await batcher.add_many(["y", "y"], timeout=1)
             assert not batcher.try_add("y")
             assert fake_clock.now() == began
             sink.release()

@@ -21,6 +21,7 @@ from sluicegate.testing import FakeClock, FakeSink
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+pytestmark = pytest.mark.filterwarnings("ignore:an item is a list of dict objects")
 text = st.text(st.characters(codec=None), max_size=8)
 scalars = st.one_of(
     st.none(),

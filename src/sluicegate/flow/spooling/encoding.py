@@ -55,7 +55,6 @@ class Codec:
             return BYTES, bytes(item)
         if (
             type(item) is dict
-            and len(item) != 1
             and _PLAIN.issuperset(map(type, item.values()))
             and _TEXT.issuperset(map(type, item))
         ):

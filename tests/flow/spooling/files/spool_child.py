@@ -7,6 +7,7 @@ sends, until that is COUNT items. `fork` stores an item, and is killed after the
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 from sluicegate import Batcher, ConfigError, RowBatch, flow, send
 from sluicegate.consumer import Commits
 from sluicegate.errors import ForkedError
+from sluicegate.flow.spooling.segment import Segment
 
 
 def say(text: object) -> None:
@@ -52,26 +54,35 @@ async def send_all(folder: str, count: int, _: float) -> None:
     await pipe.run()
 
 
-async def fork(folder: str, _: int, seal_every: float) -> None:
-    """The child uses the spool of its parent, opens its own, and ends as a program does."""
+def fork(folder: str, _: int, seal_every: float) -> None:
+    """The child uses the spool of its parent, opens its own, and drops what it has."""
     warnings.simplefilter("ignore", DeprecationWarning)  # threads are running
-    async with flow.spool(folder, seal_every=seal_every).sink() as sink:
-        assert await send(sink, RowBatch(["of the parent"])) == {}
-        child = os.fork()
-        if not child:
-            try:
-                sink.write(RowBatch(["of the child"])).send(None)  # the loop is the parent's
-            except ForkedError:
-                say("forked")
-            try:
-                asyncio.run(write(folder, 0, seal_every))
-            except ConfigError as error:
-                say(f"process {os.getppid()} writes to it" in str(error))
-            sys.exit(0)
-        os.waitpid(child, 0)  # noqa: ASYNC222  # the loop has nothing else to do
-        os.kill(os.getpid(), signal.SIGKILL)
+    parent = asyncio.Runner()
+    sink = flow.spool(folder, seal_every=seal_every).sink()
+    parent.run(sink.__aenter__())
+    assert parent.run(send(sink, RowBatch(["of the parent"]))) == {}
+    child = os.fork()
+    if not child:
+        try:
+            sink.write(RowBatch(["of the child"])).send(None)  # the loop is the parent's
+        except ForkedError:
+            say("forked")
+        try:
+            asyncio.run(write(folder, 0, seal_every))
+        except ConfigError as error:
+            say(f"process {os.getppid()} writes to it" in str(error))
+        for segment in [each for each in gc.get_objects() if isinstance(each, Segment)]:
+            vars(segment).clear()  # as at the end of the interpreter
+        del segment
+        gc.collect()
+        os._exit(0)  # which would also unregister the parent's loop
+    os.waitpid(child, 0)
+    assert parent.run(send(sink, RowBatch(["after the child"]))) == {}
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    end = {"write": write, "send": send_all, "fork": fork}[sys.argv[2]]
-    asyncio.run(end(sys.argv[1], int(sys.argv[3]), float(sys.argv[4])))
+    folder, name, count, seal_every = sys.argv[1:]
+    if name == "fork":
+        fork(folder, int(count), float(seal_every))
+    asyncio.run((write if name == "write" else send_all)(folder, int(count), float(seal_every)))

@@ -105,7 +105,7 @@ async def test_a_forked_child_leaves_the_files_to_its_parent(
     """It can use neither the object nor the folder, and its exit does not end the parent's log."""
     async with end(tmp_path, "fork", 0, NEVER) as process:
         assert await lines(process) == ["forked", "True"]
-    assert await sent(tmp_path) == ["of the parent"]
+    assert await sent(tmp_path) == ["of the parent", "after the child"]
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
