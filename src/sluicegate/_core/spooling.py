@@ -34,12 +34,17 @@ class SpoolHost(Protocol):
 
     @property
     def pressed(self) -> Signal:
-        """Fires when `is_pressed` may have become true."""
+        """Fires when `is_full` or `is_troubled` may have become true, or a shutdown begins."""
         ...
 
     @property
-    def is_pressed(self) -> bool:
-        """Whether producers wait for room, or the destination does not accept writes."""
+    def is_full(self) -> bool:
+        """Whether producers wait for room, or would be refused soon."""
+        ...
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether the destination does not accept writes, as far as this batcher's own tell."""
         ...
 
     def break_down(self, error: BaseException) -> None:

@@ -61,12 +61,12 @@ class Dispatcher(Generic[T]):
         self.lifecycle = Lifecycle(setup.name, setup.clock)
         self.ledger = Ledger(setup.limits.ledger_items, setup.limits.max_pending_bytes)
         self.producers = Producers()
-        self.slots = FifoSlots(setup.limits.workers)
+        self.slots = FifoSlots(setup.limits.workers + setup.spare_workers)
         self.flights: Flights[T] = Flights(setup, lambda: self.clock, self.breaks)
         self.fences = Fences(self.before)
         self.books: Bookkeeper[T] = Bookkeeper(setup, self.ledger, self.fences, self.lifecycle)
         self.pressed = Signal()
-        """Fires when `is_pressed` may have become true."""
+        """Fires when `is_full` or `is_troubled` may have become true, or a shutdown begins."""
         self.monitor = Monitor(self, setup.sink)
         self.tries = TryWatch(setup)
         self.window = AddWindow(self.ledger)
@@ -104,9 +104,16 @@ class Dispatcher(Generic[T]):
         return self.books.observers
 
     @property
-    def is_pressed(self) -> bool:
-        """Whether producers wait for room, or the destination does not accept writes."""
-        return len(self.producers) > 0 or self.monitor.is_troubled
+    def is_full(self) -> bool:
+        """Whether producers wait for room, or would be refused soon."""
+        if self.setup.overflow == "block":
+            return len(self.producers) > 0
+        return self.ledger.is_nearly_full
+
+    @property
+    def is_troubled(self) -> bool:
+        """Whether the destination does not accept writes at present."""
+        return self.monitor.is_troubled
 
     @property
     def keeps_slot(self) -> bool:
@@ -160,6 +167,8 @@ class Dispatcher(Generic[T]):
             self._on_room()
         spare = self.gathering.gatherer.spare if self.lifecycle.accepting else 0
         self.window.open(self.gathering.pack, spare)
+        if self.pressed.waiters and self.is_full:
+            self.pressed.fire()
 
     def _wake(self, at_once: bool) -> float:  # see `Wake`
         now = self.clock.now()
@@ -462,6 +471,7 @@ class Dispatcher(Generic[T]):
         if self.gathering.holds is not None:
             self.gathering.holds.begin_stop()
         self.lifecycle.begin_stop()
+        self.pressed.fire()
         self.advance(now)
 
     def give_up(

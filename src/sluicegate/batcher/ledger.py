@@ -210,6 +210,13 @@ class Ledger:
         return self.max_items - inside - self._granted_items
 
     @property
+    def is_nearly_full(self) -> bool:
+        """Whether less than a quarter of the capacity is left."""
+        return 4 * self.left < self.max_items or (
+            self.max_bytes is not None and 4 * self.left_bytes < self.max_bytes
+        )
+
+    @property
     def left_bytes(self) -> float:
         """Remaining capacity, in bytes; infinite without a limit."""
         if self.max_bytes is None:

@@ -75,7 +75,7 @@ class MonitoredBatcher(Protocol):
 
     @property
     def pressed(self) -> Signal:
-        """Fires when the destination's state changes."""
+        """Fires at each report of a trouble."""
         ...
 
     @property
@@ -112,6 +112,7 @@ class Monitor:
         self._arm()
         if self._conditions.state is not before:
             self._tell_state()
+        if condition is not None:
             self._batcher.pressed.fire()
 
     @property

@@ -118,6 +118,8 @@ class Setup(Generic[T]):
     """The sink that writes parked items beyond the bound to the dead letters."""
     spool: SpoolFront | None = None
     """The spool to which this batcher writes."""
+    spare_workers: int = 0
+    """Workers beyond the limit, whose batches the sink itself keeps in order."""
 
     @property
     def sized(self) -> bool:
@@ -137,7 +139,8 @@ class Setup(Generic[T]):
     @property
     def is_ordered(self) -> bool:
         """Whether order depends on sequential batches, and not on the gatherer."""
-        return self.limits.workers == 1 and self.key is None and self.tenant is None
+        is_single = self.limits.workers == 1 and not self.spare_workers
+        return is_single and self.key is None and self.tenant is None
 
     @property
     def key_prefix_safe(self) -> bool:

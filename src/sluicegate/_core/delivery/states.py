@@ -81,6 +81,11 @@ class ItemStates:
     def is_held(self, index: int) -> bool:
         return self._codes[index] == HELD
 
+    @property
+    def are_waiting(self) -> bool:
+        """Whether every item without an outcome waits in a backoff."""
+        return self._codes.count(WAITING) == self.left
+
     def sent(self, indices: Iterable[int]) -> list[int]:
         codes = self._codes
         if codes.count(SENDING) == len(codes):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.classify import classified
 from ..._core.clock import wait_until
+from ..._core.delivery.host import DestinationState
 from ..._core.logs import for_log, log_safely
 from ..._core.opening import opened
 from ..._core.retry_policy import RetryPolicy, RetryState, run_with_retries
@@ -67,6 +68,18 @@ class Sender:
             self._run(), name=f"sluicegate {self._batcher.name}"
         )
         self._task.add_done_callback(lambda task: _tell(task, broken))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the destination is open."""
+        return self._batcher.stats().state == "open"
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether all items were read, and the destination accepts writes."""
+        stats = self._batcher.stats()
+        is_available = stats.destination.state == DestinationState.AVAILABLE.value
+        return self._source.is_read and stats.state == "open" and is_available
 
     async def _run(self) -> None:
         running, sink = self._running, self._setup.sink

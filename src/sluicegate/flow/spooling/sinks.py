@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import math
 from array import array
@@ -11,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._core.batch import Batch, Lineage, RowBatch
 from ..._core.classify import classified
-from ..._core.clock import Signal, wait_until
 from ..._core.decorator import WrappingSink
-from ..._core.errors import ErrorClass, PermanentError, StoppedError
-from ..._core.opening import Openable, opened
+from ..._core.errors import ErrorClass, StoppedError
+from ..._core.opening import Openable
 from ..._core.order.left_out import stopped_behind
 from ..._core.outcome import Outcome
 from ..._core.send import send
@@ -23,11 +21,10 @@ from .segment import Extent
 from .store import LOOKS_EVERY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from contextlib import AsyncExitStack
 
     from ..._core.sink import Sink
-    from ..._core.spooling import SpoolHost
     from ...batcher.setup import Setup
     from .encoding import Codec
     from .running import RunningSpool
@@ -59,14 +56,7 @@ class SpoolSink(Openable):
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Store the items of a batch."""
         assert self._running is not None
-        encoded: dict[int, Encoded] = {}
-        errors: dict[int, BaseException] = {}
-        now = self.spool.clock.wall_time()
-        for at, item in enumerate(batch):
-            try:
-                encoded[at] = self.spool.codec.encoded(item, now)
-            except PermanentError as error:
-                errors[at] = error
+        encoded, errors = self.spool.encoded(enumerate(batch))
         errors |= stopped_behind(batch.keys, errors)
         for piece in self._pieces({at: encoded[at] for at in encoded if at not in errors}):
             values = [*piece.values()]
@@ -101,82 +91,6 @@ class SpoolSink(Openable):
         return f"{self.spool!r}.sink()"
 
 
-class SpillSink(WrappingSink[Any]):
-    """Writes batches from memory while the destination keeps up, and stores the others.
-
-    Nothing is written from memory while the spool has items, and nothing is sent from the spool
-    while a batch is being written from memory: so items stay in order, over each change. Batches
-    that wait for a turn keep their order.
-    """
-
-    def __init__(self, inner: Sink[Any], store: Sink[Any], spool: Spool, setup: Setup[Any]) -> None:
-        super().__init__(inner)
-        self.host: SpoolHost | None = None
-        self._store = store
-        self._spool = spool
-        self._most = setup.limits.workers
-        self._patience = setup.limits.stretch / 2
-        self._clock = setup.clock
-        self._turn = asyncio.Lock()
-        self._ended = Signal()
-        self._writing = 0
-        self._storing = 0
-
-    async def _open(self, stack: AsyncExitStack) -> None:
-        await super()._open(stack)
-        await stack.enter_async_context(opened(self._store))
-        self._running = await stack.enter_async_context(self._spool.running())
-
-    @property
-    def writes_now(self) -> bool:
-        """Whether a batch is being written from memory."""
-        return self._writing > 0
-
-    async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Write a batch, or store it. In a shutdown, what could not be written is stored."""
-        if await self._is_stored():
-            return await self._stored(batch, range(len(batch)), {})
-        try:
-            errors = await send(self.inner, batch)
-        finally:
-            self._writing -= 1
-            self._ended.fire()
-            if self._running.store.unsettled:
-                self._running.news.fire()
-        unsent = [at for at, error in errors.items() if isinstance(error, StoppedError)]
-        if unsent:
-            self._storing += 1
-            return await self._stored(batch, unsent, errors)
-        return WriteResult.failed(batch, errors) if errors else None
-
-    async def _is_stored(self) -> bool:
-        """Return whether the batch is stored; otherwise it is written now. Suspends for a turn."""
-        clock = self._clock
-        async with self._turn:
-            until = clock.now() + self._patience
-            while not (self._storing or self._running.store.unsettled):
-                if self._writing < self._most:
-                    self._writing += 1
-                    return False
-                if clock.now() >= until or (self.host is not None and self.host.is_pressed):
-                    break
-                signals = () if self.host is None else (self.host.pressed,)
-                await wait_until(clock, until, self._ended, *signals)
-            self._storing += 1
-            return True
-
-    async def _stored(
-        self, batch: Batch[Any], indices: Sequence[int], errors: dict[int, BaseException]
-    ) -> WriteResult | None:
-        try:
-            failed = await send(self._store, batch.pick(indices))
-        finally:
-            self._storing -= 1
-        left = {at: error for at, error in errors.items() if at not in set(indices)}
-        left.update({indices[at]: error for at, error in failed.items()})
-        return WriteResult.failed(batch, left) if left else None
-
-
 class Spooled(NamedTuple):
     """An item on its way from the spool to its destination."""
 
@@ -192,11 +106,20 @@ class ExtentSink(WrappingSink[Any]):
     def __init__(self, inner: Sink[Any], running: RunningSpool) -> None:
         super().__init__(inner)
         self._running = running
+        self._doubtful: dict[str, Extent] = {}
+        """Batches that are being written, and those whose writes were cut."""
 
     async def write(self, batch: Batch[Spooled]) -> WriteResult | None:
         """Store the extent, write the items, and settle those that are safe."""
         extent = self._extent(batch)
+        for earlier in [*self._doubtful.values()]:
+            if earlier.batch != extent.batch and not set(extent.offsets).isdisjoint(
+                earlier.offsets
+            ):
+                await self._running.settle((), earlier)  # it cannot be repeated as a whole any more
+                del self._doubtful[earlier.batch]
         await self._running.keep(extent)
+        self._doubtful[extent.batch] = extent
         plain: RowBatch[Any] = RowBatch(
             [each.item for each in batch],
             lineage=replace(batch.lineage, id=extent.batch),
@@ -208,6 +131,7 @@ class ExtentSink(WrappingSink[Any]):
         )
         errors = await send(self.inner, plain)
         await settle(self._running, extent, errors)
+        self._doubtful.pop(extent.batch, None)
         return WriteResult.failed(batch, errors) if errors else None
 
     def _extent(self, batch: Batch[Spooled]) -> Extent:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from ..._core import checks
 from ..._core.clock import LOOP_CLOCK
-from ..._core.errors import ClosedError, ConfigError
+from ..._core.errors import ClosedError, ConfigError, PermanentError
 from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from ..._core.spooling import SpoolStats
@@ -24,12 +24,13 @@ from .owner import Lock, turn
 from .running import RunningSpool
 from .sending import Sender
 from .serving import OwnerSocket
-from .sinks import SpillSink, SpoolSink
+from .sinks import SpoolSink
 from .source import SpoolSource
+from .spilling import SpillSink, shared
 from .store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from ..._core.spooling import SpoolHost
     from ...batcher.setup import Setup
     from ..pipe import Pipe
+    from .store import Encoded
 
 Durability = Literal["commit", "os"]
 Wait = Literal["disk", "memory"]
@@ -218,8 +220,10 @@ class Spool:
         return self.max_bytes is None or store.bytes + size <= self.max_bytes
 
     def full(self) -> str:
-        """Return why no more items are stored at present; empty if they are."""
-        if self._files.running is None or self.has_room(1, 0):
+        """Return why no more items are accepted at present; empty if they are, or if there may be
+        room for them in memory.
+        """
+        if self._spilled is not None or self._files.running is None or self.has_room(1, 0):
             return ""
         store = self._files.running.store
         return (
@@ -251,6 +255,20 @@ class Spool:
     def age(self, at: int) -> float:
         """Return the seconds since `at`, in milliseconds since the epoch."""
         return max(0.0, self.clock.wall_time() - at / 1000)
+
+    def encoded(
+        self, items: Iterable[tuple[int, Any]]
+    ) -> tuple[dict[int, Encoded], dict[int, BaseException]]:
+        """Encode items at these places; return also the errors of those that cannot be encoded."""
+        encoded: dict[int, Encoded] = {}
+        errors: dict[int, BaseException] = {}
+        now = self.clock.wall_time()
+        for at, item in items:
+            try:
+                encoded[at] = self.codec.encoded(item, now)
+            except PermanentError as error:
+                errors[at] = error
+        return encoded, errors
 
     # -- with a batcher ----------------------------------------------------------------------------
 
@@ -316,16 +334,17 @@ class Spool:
         if setup.adaptive is not None:
             rule = 'cannot be used with a spool and spill="when_full"'
             raise checks.bad("adaptive", setup.adaptive, rule)
+        self._setup = setup = replace(setup, sink=shared(setup.sink))
         limits = setup.limits
-        self._spilled = SpillSink(setup.sink, self._kept(), self, setup)
+        least = (limits.workers + 2) * limits.max_items
+        self._spilled = SpillSink(setup, self._kept(), self)
         return replace(
             setup,
             sink=self._spilled,
-            limits=replace(
-                limits,
-                workers=limits.workers + 1,
-                max_pending_items=max(limits.ledger_items, (limits.workers + 2) * limits.max_items),
-            ),
+            limits=replace(limits, max_pending_items=max(limits.ledger_items, least)),
+            spare_workers=1,
+            open="eager",
+            open_timeout=None if setup.open == "lazy" else setup.open_timeout,
             spool=self,
         )
 
@@ -342,8 +361,18 @@ class Spool:
         """Begin to send; called by the batcher."""
         assert self._sender is not None
         if self._spilled is not None:
-            self._spilled.host = host
+            self._spilled.start(host)
         self._sender.start(host.break_down)
+
+    @property
+    def is_sent_soon(self) -> bool:
+        """Whether the sender has all items, and its destination accepts them."""
+        return self._sender is not None and self._sender.keeps_up
+
+    @property
+    def is_destination_open(self) -> bool:
+        """Whether the sender has opened its destination."""
+        return self._sender is not None and self._sender.is_open
 
     async def finish(self, until: float) -> None:
         """Send what is left, until then; called by the batcher."""
