@@ -103,6 +103,7 @@ class Segment:
         self._opens = opens or connect
         self._syncs: bool | None = None
         self._connection: sqlite3.Connection | None = None
+        self._noted: list[tuple[int, int]] = []
         self.open()
 
     def open(self) -> None:
@@ -184,6 +185,7 @@ class Segment:
     def commit(self) -> None:
         """Commit the transaction."""
         self._db.execute("COMMIT")
+        self._noted.clear()
         self.bytes = self._measured()
 
     def roll_back(self) -> None:
@@ -191,6 +193,8 @@ class Segment:
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
         self._load()
+        for noted in self._noted:
+            self.settled.add(*noted)
 
     def append(self, items: Sequence[tuple[Any, ...]]) -> None:
         """Append items; set `end` after the commit."""
@@ -198,12 +202,17 @@ class Segment:
 
     def settle(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Mark items as settled."""
-        for first, end in ranges:
-            if self.settled.end_of(first) >= end:
+        for first, end in [*self._noted, *ranges]:
+            if not self._noted and self.settled.end_of(first) >= end:
                 continue
             low, high = self.settled.add(first, end)
             self._db.execute("DELETE FROM settled WHERE first BETWEEN ? AND ?", (low, high))
             self._db.execute("INSERT INTO settled VALUES (?, ?)", (low, high))
+
+    def note(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Remember items that are settled, although the disk is too full to store that."""
+        for first, end in ranges:
+            self._noted.append(self.settled.add(first, end))
 
     def keep_extent(self, extent: Extent) -> None:
         """Store the extent of a batch that is about to be written."""

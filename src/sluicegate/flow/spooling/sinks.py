@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from array import array
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._core.batch import Batch, Lineage, RowBatch
 from ..._core.classify import classified
 from ..._core.decorator import WrappingSink
-from ..._core.errors import ErrorClass, StoppedError
+from ..._core.errors import ErrorClass, RefusedError, StoppedError
 from ..._core.opening import Openable
 from ..._core.order.left_out import stopped_behind
 from ..._core.outcome import Outcome
@@ -118,7 +119,8 @@ class ExtentSink(WrappingSink[Any]):
             ):
                 await self._running.settle((), earlier)  # it cannot be repeated as a whole any more
                 del self._doubtful[earlier.batch]
-        await self._running.keep(extent)
+        with suppress(RefusedError):  # the disk is full, and sending makes room
+            await self._running.keep(extent)
         self._doubtful[extent.batch] = extent
         plain: RowBatch[Any] = RowBatch(
             [each.item for each in batch],

@@ -262,6 +262,11 @@ class Store:
                 else:
                     with suppress(sqlite3.Error):
                         segment.roll_back()
+                if _code_of(error) == sqlite3.SQLITE_FULL:  # whole files can be deleted all the same
+                    segment.note(step.settles)
+                    for work in step.works:
+                        if not (work.puts or work.keeps):
+                            work.error = None
         sealing = [work for work in works if work.seals]
         try:
             if sealing:
@@ -428,7 +433,11 @@ class Store:
 
 
 def _is_damage(error: BaseException) -> bool:
-    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in _DAMAGE
+    return _code_of(error) in _DAMAGE
+
+
+def _code_of(error: BaseException) -> int:
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
 def _apply(segment: Segment, step: _Step) -> None:

@@ -101,3 +101,22 @@ async def test_a_folder_that_cannot_be_written_is_refused(
                 pytest.fail("it is open")
         mount("-o", "remount,rw", str(disk))
         assert await sent(folder) == [b"before"]
+
+
+async def test_a_disk_that_the_spool_has_filled_is_sent_from(
+    fake_clock: FakeClock, tmp_path: Path
+) -> None:
+    """Although nothing can be stored, not even what is settled: files go, and there is room."""
+    with mounted(tmp_path / "small", "size=4m") as folder:
+        spool = flow.spool(folder / "spool", segment_bytes=1 << 16)
+        batch, stored = RowBatch([bytes(1000)] * 10), 0
+        async with spool.sink() as sink:
+            while not await send(sink, batch):
+                stored += len(batch)
+                batch = RowBatch([bytes(1000)] * 10)
+        sent_items = MemorySink[Any]()
+        spooled = Spool(folder / "spool", segment_bytes=1 << 16)
+        async with Batcher(sent_items, spool=spooled) as batcher:
+            assert await batcher.deliver(b"one more") is Outcome.SPOOLED
+        assert len(sent_items.items) == stored + 1
+        assert sent_items.items[-1] == b"one more"
