@@ -4,7 +4,8 @@
    open it, SQLite keeps its index of the log in memory, and the fault of two connections that write
    or checkpoint one log at the same moment (SQLite before 3.51.3) cannot occur.
 2. `synchronous=FULL` makes a commit wait until the log is on disk. A transaction that only settles
-   items does not wait: if it is lost, they are sent again.
+   items does not wait: if it is lost, they are sent again. It waits if the extent of their batch is
+   in another file: that must not be removed before.
 3. Each item has a checksum, since SQLite has none for pages.
 4. A file is named by the offsets it may contain: `<first>.open.db` while items are appended to it,
    `<first>-<end>.db` afterwards.
@@ -200,10 +201,13 @@ class Segment:
         """Append items; set `end` after the commit."""
         self._db.executemany(_INSERT, items)
 
-    def settle(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Mark items as settled."""
+    def settle(self, ranges: Iterable[tuple[int, int]], *, again: bool = False) -> None:
+        """Mark items as settled; `again`, also those that are, since a commit without changes does
+        not wait for the disk.
+        """
+        again = again or bool(self._noted)
         for first, end in [*self._noted, *ranges]:
-            if not self._noted and self.settled.end_of(first) >= end:
+            if self.settled.end_of(first) >= end and not again:
                 continue
             low, high = self.settled.add(first, end)
             self._db.execute("DELETE FROM settled WHERE first BETWEEN ? AND ?", (low, high))

@@ -84,6 +84,8 @@ class _Step:
     settles: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     keeps: list[Extent] = field(default_factory=list[Extent])
     drops: list[Extent] = field(default_factory=list[Extent])
+    syncs: bool = False
+    """Whether an extent is removed from an earlier file, which must not outlast this settlement."""
 
 
 class Store:
@@ -302,6 +304,8 @@ class Store:
                 step_of(home, work).keeps.append(work.keeps)
             if work.drops is not None and (home := self._home(work.drops)) is not None:
                 step_of(home, work).drops.append(work.drops)
+                for segment, step in steps.items():
+                    step.syncs |= segment is not home and step.works[-1] is work
         return steps
 
     def _home(self, extent: Extent) -> Segment | None:
@@ -441,12 +445,12 @@ def _code_of(error: BaseException) -> int:
 
 
 def _apply(segment: Segment, step: _Step) -> None:
-    segment.begin(syncs=bool(step.puts or step.keeps))
+    segment.begin(syncs=bool(step.puts or step.keeps or step.syncs))
     if step.puts:
         segment.append(step.puts)
     for extent in step.keeps:
         segment.keep_extent(extent)
-    segment.settle(step.settles)
+    segment.settle(step.settles, again=step.syncs)
     for extent in step.drops:
         segment.drop_extent(extent.batch)
     segment.commit()

@@ -1,7 +1,7 @@
 """A batcher with a spool whose files are recorded: `recorded.py FOLDER RECORD SEED FIRST DURABILITY`.
 
-Adds records of its own: `+` an item whose `add` or `deliver` has returned, `=` items that are at the
-destination.
+Adds records of its own: `+` items whose `add` has returned, `=` the `write_key` of a batch that is at
+the destination, and its items.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from sluicegate import Batch
 
+    Tell = Callable[..., None]
+
 KEYS = 4
 
 
@@ -38,7 +40,7 @@ def key_of(item: dict[str, Any]) -> int:
 class Destination:
     """Fails now and then, and may be down until the end."""
 
-    def __init__(self, tell: Callable[[str, list[int]], None], chance: random.Random) -> None:
+    def __init__(self, tell: Tell, chance: random.Random) -> None:
         self._tell = tell
         self._chance = chance
         self._left = chance.choice([0, 5, 20, 1000])
@@ -47,12 +49,10 @@ class Destination:
         self._left -= 1
         if self._left < 0 or self._chance.random() < 0.2:
             raise TransientError("down")
-        self._tell("=", [item["n"] for item in batch])
+        self._tell("=", batch.write_key, *[item["n"] for item in batch])
 
 
-async def run(
-    folder: Path, tell: Callable[[str, list[int]], None], seed: int, first: int, **options: Any
-) -> None:
+async def run(folder: Path, tell: Tell, seed: int, first: int, **options: Any) -> None:
     """Write items of several keys, sometimes many at once."""
     chance = random.Random(seed)
     sink = Retry(attempts=100_000, backoff=Backoff(base=0.001, longest=0.01))(
@@ -77,7 +77,7 @@ async def run(
                 items = [item_of(n + at * KEYS) for at in range(chance.choice([1, 1, 1, 1, 15]))]
                 n += len(items) * KEYS
                 await (batcher.add_many(items) if len(items) > 1 else batcher.add(items[0]))
-                tell("+", [item["n"] for item in items])
+                tell("+", *[item["n"] for item in items])
 
         for key in range(KEYS):
             group.create_task(produce(key))
@@ -87,8 +87,8 @@ def main(folder: str, record: str, seed: str, first: str, durability: str) -> No
     """Run with the record open."""
     out = os.open(record, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def tell(kind: str, numbers: list[int]) -> None:
-        text = " ".join(map(str, numbers)).encode()
+    def tell(kind: str, *what: object) -> None:
+        text = " ".join(map(str, what)).encode()
         os.write(out, b"%s 0 0 %d\n%s" % (kind.encode(), len(text), text))
 
     asyncio.run(run(Path(folder), tell, int(seed), int(first), durability=durability))

@@ -181,7 +181,8 @@ async def test_a_batch_that_meets_an_outage_is_stored_at_once(
         assert await batcher.deliver(0) is Outcome.DELIVERED
         one.sink.is_down = True
         for number in range(1, 4):
-            assert await batcher.deliver(number) is Outcome.SPOOLED
+            async with asyncio.timeout(1.0):
+                assert await batcher.deliver(number) is Outcome.SPOOLED
         await one.clock.sleep(0.1)
         one.sink.is_down = False
     assert one.sink.items == [0, 1, 2, 3]
