@@ -389,7 +389,7 @@ class SpoolIntake(Intake[T]):
             return False
         if not super()._takes_at_once(group):
             return False
-        if self._ledger.inside == len(group.items):
+        if self._spool.adds_stored and self._ledger.inside == len(group.items):
             self._lifecycle.loop.call_soon(self._write_alone, self._ledger.inside)
         return True
 
