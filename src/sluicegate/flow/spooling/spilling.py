@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ..._core.spooling import SpoolHost
     from ...batcher.setup import Setup
     from .running import RunningSpool
+    from .sending import Sender
     from .spool import Spool
 
 logger = logging.getLogger("sluicegate.spool")
@@ -112,9 +113,9 @@ class SpillSink(WrappingSink[Any]):
         await self._stack.enter_async_context(opened(self.inner))
         self._is_inner_open = True
 
-    def start(self, host: SpoolHost) -> None:
+    def start(self, host: SpoolHost, sender: Sender) -> None:
         """Begin to release batches that wait for the destination."""
-        self._host = host
+        self._host, self._sender = host, sender
         task = asyncio.get_running_loop().create_task(self._watch(), name=f"{self._spool!r}")
         self._stack.push_async_callback(_end, task)
 
@@ -145,7 +146,7 @@ class SpillSink(WrappingSink[Any]):
         clock, running = self._clock, self._running
         until, stops = clock.now() + self._setup.limits.stretch / 2, False
         while True:
-            if not self._is_inner_open and self._spool.is_destination_open:
+            if not self._is_inner_open and self._sender.is_open:
                 await self._open_inner()
             now = clock.now()
             if batch.stopping and not stops:
@@ -157,7 +158,7 @@ class SpillSink(WrappingSink[Any]):
                 self._writes.append(writing)
                 return writing
             if now < until and not self._is_late():
-                signals = (self._changed, running.freed, self._host.pressed)
+                signals = (self._changed, running.freed, self._host.pressed, self._sender.pressed)
                 await wait_until(clock, until, *signals)
             elif await self._copied():
                 self._was_full = False
@@ -175,7 +176,7 @@ class SpillSink(WrappingSink[Any]):
         if self._host.is_full or self._was_full:
             return True
         if not self._writes:
-            return not self._spool.is_sent_soon
+            return not self._sender.keeps_up
         return self._is_away() or any(each.copies is not None for each in self._writes)
 
     def _is_away(self) -> bool:

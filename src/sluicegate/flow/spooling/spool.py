@@ -76,9 +76,11 @@ class Spool:
         durability: `"commit"`: an item is stored once the disk has confirmed it. `"os"`: once the
             operating system has it, so that a kernel crash or a power cut may lose the last items.
         spill: what is stored: `"always"`: every item. `"when_full"`: items are written from memory,
-            and stored only while memory is full, or the destination does not accept writes or take
-            a batch, and then until the spool is empty again. Items in memory are lost with the
-            process; `add` and `deliver` return as without a spool.
+            and stored only while memory is full, or the destination does not accept writes or has a
+            batch for half of a `flush_timeout`, and then until the sender has caught up. Items in
+            memory are lost with the process; `add` and `deliver` return as without a spool. Items
+            whose write was cut, or failed because the destination is away, are stored as well, so
+            that one of unknown outcome is written again.
         wait: when `add` returns: `"disk"`: when the item is stored; `"memory"`: when it is accepted,
             and it is stored soon. `try_add` always returns then. Only with `spill="always"`.
         encode: a function from an item to bytes. Default: bytes as they are, other items as JSON.
