@@ -28,6 +28,7 @@ from .source import SpoolSource
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..._core.clock import Signal
     from ...batcher.setup import Setup
     from ...consumer.lanes.message import Message
     from .running import RunningSpool
@@ -73,6 +74,11 @@ class Sender:
     def is_open(self) -> bool:
         """Whether the destination is open."""
         return self._batcher.stats().state == "open"
+
+    @property
+    def pressed(self) -> Signal:
+        """Fires at each report that the destination does not accept writes."""
+        return self._batcher._dispatcher.pressed  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
     @property
     def keeps_up(self) -> bool:

@@ -363,18 +363,8 @@ class Spool:
         """Begin to send; called by the batcher."""
         assert self._sender is not None
         if self._spilled is not None:
-            self._spilled.start(host)
+            self._spilled.start(host, self._sender)
         self._sender.start(host.break_down)
-
-    @property
-    def is_sent_soon(self) -> bool:
-        """Whether the sender has all items, and its destination accepts them."""
-        return self._sender is not None and self._sender.keeps_up
-
-    @property
-    def is_destination_open(self) -> bool:
-        """Whether the sender has opened its destination."""
-        return self._sender is not None and self._sender.is_open
 
     async def finish(self, until: float) -> None:
         """Send what is left, until then; called by the batcher."""
