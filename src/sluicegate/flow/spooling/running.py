@@ -93,7 +93,7 @@ class RunningSpool:
         self._begin(Work(seals=True)).add_done_callback(self._seal_again)
 
     def _seal_again(self, sealed: asyncio.Future[None]) -> None:
-        if sealed.exception() is not None:
+        if sealed.exception() is not None or self.store.segments[-1].unsettled:
             self.seal_later()
 
     async def settle(self, offsets: Iterable[int], ended: Extent | None = None) -> None:

@@ -21,6 +21,7 @@ import sqlite3
 import zlib
 from array import array
 from contextlib import closing, suppress
+from itertools import count
 from shutil import copyfile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,6 +54,7 @@ _INSERT = "INSERT INTO items VALUES (?, ?, ?, ?, ?)"
 _READ = "SELECT offset, at, form, value, crc FROM items WHERE offset >= ? AND offset < ? ORDER BY offset"
 _READ_ONE = "SELECT offset, at, form, value, crc FROM items WHERE offset = ?"
 PAGE = 4096
+_uses = count()
 OPEN = ".open.db"
 DAMAGED = ".damaged"
 RESCUED = ".rescued"
@@ -105,6 +107,8 @@ class Segment:
         self._syncs: bool | None = None
         self._connection: sqlite3.Connection | None = None
         self._noted: list[tuple[int, int]] = []
+        self.used = 0
+        """When it was last used: a number that increases with each use."""
         self.open()
 
     def open(self) -> None:
@@ -128,6 +132,7 @@ class Segment:
 
     @property
     def _db(self) -> sqlite3.Connection:
+        self.used = next(_uses)
         if self._connection is None:
             self._connection = self._opens(self.path)
         return self._connection
@@ -270,6 +275,11 @@ class Segment:
     def is_sealed(self) -> bool:
         """Whether nothing is appended any more."""
         return not self.path.name.endswith(OPEN)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has a connection."""
+        return self._connection is not None
 
     def close(self) -> None:
         """Close the connection until the next use."""

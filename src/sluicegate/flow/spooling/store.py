@@ -48,6 +48,10 @@ _TOLD = (
 )
 LOOKS_EVERY = 0.5
 """Seconds between looks for files of another process."""
+MOST_CONNECTED = 16
+"""The most connections to files that are complete."""
+MOST_FILES = 64
+"""Complete files of another process from which on a file is filled before the next one begins."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 
@@ -106,7 +110,7 @@ class Store:
         self.segments: list[Segment] = []
         """The open files, in order. The last one is appended to, in a process that writes."""
         self.parked = ParkedFile(folder)
-        self._bytes_of_others = self._items_of_others = 0
+        self._bytes_of_others = self._items_of_others = self._files_of_others = 0
         """Of the files that another process has open; settled items are not known."""
         self.lost = 0
         """Items in damaged files that could not be read."""
@@ -124,6 +128,7 @@ class Store:
         for at, path in enumerate(paths):
             if self.sends if end_in(path) is not None else self.writes:
                 self._open(path, paths[at + 1] if at + 1 < len(paths) else None)
+                self._rest()
         if self.writes:
             for segment in self.segments[:-1]:  # a crash between two files may leave it open
                 if not segment.is_sealed:
@@ -176,12 +181,14 @@ class Store:
     def look_at_others(self) -> None:
         """Measure the files that another process has open."""
         own = {segment.path for segment in self.segments}
-        size = items = 0
+        size = items = files = 0
         for path in self._paths():
             if path not in own:
                 with suppress(FileNotFoundError):
                     size += path.stat().st_size
                     items += (end_in(path) or first_in(path)) - first_in(path)
+                    files += 1
+        self._files_of_others = files
         self._bytes_of_others, self._items_of_others = size, items
 
     def close(self) -> None:
@@ -264,7 +271,9 @@ class Store:
                 else:
                     with suppress(sqlite3.Error):
                         segment.roll_back()
-                if _code_of(error) == sqlite3.SQLITE_FULL:  # whole files can be deleted all the same
+                if (
+                    _code_of(error) == sqlite3.SQLITE_FULL
+                ):  # whole files can be deleted all the same
                     segment.note(step.settles)
                     for work in step.works:
                         if not (work.puts or work.keeps):
@@ -272,12 +281,21 @@ class Store:
         sealing = [work for work in works if work.seals]
         try:
             if sealing:
-                self._roll_over(seals=True)
+                self.look_at_others()
+                self._roll_over(seals=self._files_of_others < MOST_FILES)
             self._remove_settled()
         except (sqlite3.Error, OSError) as error:
             for work in sealing:
                 work.error = error
         self._look_at_oldest()
+        self._rest()
+
+    def _rest(self) -> None:
+        """Close the connections that were not used for longest: a spool may have many files."""
+        connected = [each for each in self.segments if each.is_sealed and each.is_connected]
+        if len(connected) > MOST_CONNECTED:
+            for segment in sorted(connected, key=lambda each: each.used)[:-MOST_CONNECTED]:
+                segment.close()
 
     def _steps(self, works: Sequence[Work]) -> Mapping[Segment, _Step]:
         steps: dict[Segment, _Step] = {}
@@ -365,6 +383,8 @@ class Store:
                 raise
             self._repair(segment, error)
             return list(segment.items(first, end))
+        finally:
+            self._rest()
 
     def _repair(self, segment: Segment, error: BaseException) -> None:
         segment.close()
@@ -410,6 +430,7 @@ class Store:
             new = [path for path in self._paths() if end_in(path) is not None and path not in own]
             for path in new:
                 self._open(path, None)
+                self._rest()
         self.segments.sort(key=lambda segment: segment.first)
         self._remove_settled()
         self.look_at_others()

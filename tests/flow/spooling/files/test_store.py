@@ -20,7 +20,7 @@ from spooling.files.store_help import files, opened, put, settle, unsettled
 
 from sluicegate.flow.spooling.ranges import Ranges, ranges_of
 from sluicegate.flow.spooling.segment import Extent
-from sluicegate.flow.spooling.store import Work
+from sluicegate.flow.spooling.store import MOST_CONNECTED, MOST_FILES, Work
 
 PAIR = st.tuples(st.integers(0, 40), st.integers(1, 9))
 
@@ -145,3 +145,28 @@ class StoreMachine(RuleBasedStateMachine):
 def test_the_files_against_a_model() -> None:
     """Every rule and invariant above."""
     run_state_machine_as_test(StoreMachine)
+
+
+def test_many_files_have_few_connections(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    for number in range(40):
+        put(store, b"%d" % number)
+        store.apply([Work(seals=True)])
+    store.close()
+    store = opened(tmp_path)
+    assert len(files(tmp_path)) == 41
+    assert [*unsettled(store).values()] == [b"%d" % number for number in range(40)]
+    assert sum(each.is_connected for each in store.segments) <= MOST_CONNECTED + 1
+    settle(store, [(5, 35)])
+    assert len(files(tmp_path)) == 11
+    assert sum(each.is_connected for each in store.segments) <= MOST_CONNECTED + 1
+    store.close()
+
+
+def test_files_grow_while_many_wait_for_the_sender(tmp_path: Path) -> None:
+    store = opened(tmp_path, sends=False)
+    for number in range(MOST_FILES + 6):
+        put(store, b"%d" % number)
+        store.apply([Work(seals=True)])
+    assert len(files(tmp_path)) == MOST_FILES + 1
+    store.close()
