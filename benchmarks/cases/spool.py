@@ -52,7 +52,9 @@ async def _batcher(folder: Path, **options: Any) -> Any:
     from sluicegate import Batcher
     from sluicegate.flow import Spool
 
-    async with Batcher(_nothing, spool=Spool(folder / "spool", **options)) as batcher:
+    spool = Spool(folder / "spool", **options)
+    batcher: Batcher[Any] = Batcher(_nothing, spool=spool)
+    async with batcher:
         yield batcher.deliver
 
 
@@ -62,7 +64,8 @@ async def _stored(folder: Path) -> Any:
     from sluicegate.flow import Spool
 
     limits = Limits(max_items=2000, max_delay=0.005)
-    async with Batcher(Spool(folder / "spool").sink(), limits=limits) as batcher:
+    batcher: Batcher[Any] = Batcher(Spool(folder / "spool").sink(), limits=limits)
+    async with batcher:
         yield batcher.deliver
 
 
@@ -78,7 +81,7 @@ async def _persist_queue(folder: Path) -> Any:
     from persistqueue.serializers import json
 
     queue = SQLiteQueue(str(folder), multithreading=True, serializer=json)
-    yield partial(asyncio.to_thread, queue.put)
+    yield lambda item: asyncio.to_thread(queue.put, item)
     queue.close()
 
 
@@ -95,7 +98,7 @@ async def _litequeue(folder: Path) -> Any:
         with lock:
             queue.put(json.dumps(item))
 
-    yield partial(asyncio.to_thread, put)
+    yield lambda item: asyncio.to_thread(put, item)
     queue.close()
 
 

@@ -291,7 +291,7 @@ async def test_an_open_spool_answers_by_its_owner_while_its_loop_is_busy(
 def opened(folder: Path, role: str) -> AbstractAsyncContextManager[RunningSpool]:
     spool = Spool(folder, segment_bytes=1 << 16, durability="os")
     spool.sink() if role == "writer" else spool.source()
-    return spool.running()
+    return spool._folder.opened()
 
 
 @pytest.mark.parametrize("roles", ["writer", "sender", "writer sender"])

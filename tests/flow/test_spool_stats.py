@@ -104,7 +104,7 @@ async def test_a_disk_that_refuses_is_told_until_it_accepts(
     spool = Spool(tmp_path)
     async with Batcher(ScriptedSink[Any]([]), spool=spool) as batcher:
         assert told(batcher).refusal == ""
-        async with spool.running() as running:
+        async with spool._folder.opened() as running:
             file = running.store.segments[-1]._db
         (most,) = file.execute("PRAGMA max_page_count").fetchone()
         file.execute("PRAGMA max_page_count = 1")

@@ -52,14 +52,18 @@ class SpoolHost(Protocol):
 
 
 @runtime_checkable
-class SpoolFront(Protocol):
-    """Takes the place of a batcher's destination."""
+class MakesFront(Protocol):
+    """The `spool=` of a batcher."""
 
     def in_front_of(self, setup: Any) -> Any:
         """Return the checked arguments of the batcher that writes to the spool, made of those of the
-        batcher that sends from it. Raises `ConfigError`.
+        batcher that sends from it; their `spool` is a `SpoolFront`. Raises `ConfigError`.
         """
         ...
+
+
+class SpoolFront(Protocol):
+    """A spool in front of a batcher's destination."""
 
     @property
     def adds_stored(self) -> bool:

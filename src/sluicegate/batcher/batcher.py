@@ -13,7 +13,7 @@ import warnings
 from collections.abc import AsyncIterable
 from dataclasses import replace
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .._core import checks
 from .._core.batch import Reason
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self, Unpack
 
+    from .._core.clock import Signal
     from .._core.outcome import Outcome, Tally
     from .._core.sink import SinkLike
     from .books import Fence
@@ -136,8 +137,9 @@ class Batcher(Generic[T]):
     def _renew(self) -> None:
         """Start with nothing inside."""
         self._dispatcher = self._new_dispatcher()
-        made = Intake if self.setup.spool is None else SpoolIntake
-        self._intake = made(self._dispatcher)
+        self._intake: Intake[T] = (
+            Intake(self._dispatcher) if self.setup.spool is None else SpoolIntake(self._dispatcher)
+        )
         self._lifecycle = self._dispatcher.lifecycle
         self._window = self._dispatcher.window
         self._opener = Opener(self._dispatcher)
@@ -439,6 +441,18 @@ class Batcher(Generic[T]):
             f"enq={tally.enqueued}, ok={tally.flushed_ok}, fail={tally.flushed_fail}, "
             f"drop={tally.dropped + tally.unsent})"
         )
+
+
+def batcher_of(setup: Setup[T]) -> Batcher[T]:
+    """Make a batcher of checked arguments."""
+    made = cast("Batcher[T]", object.__new__(Batcher))
+    made._use(setup)
+    return made
+
+
+def pressed_signal(batcher: Batcher[Any]) -> Signal:
+    """Return the signal that fires at each report that the destination does not accept writes."""
+    return batcher._dispatcher.pressed
 
 
 def name_after(batcher: Batcher[Any], name: str) -> None:

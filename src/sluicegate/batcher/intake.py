@@ -357,7 +357,8 @@ class SpoolIntake(Intake[T]):
         spool = dispatcher.setup.spool
         assert spool is not None
         self._spool = spool
-        self._window.is_for_trying_only = spool.adds_stored
+        if spool.adds_stored:
+            self._window.keep_for_trying()
 
     async def add(
         self,

@@ -33,7 +33,7 @@ from .._core.sink import (
     stretch_limits,
     walk,
 )
-from .._core.spooling import SpoolFront
+from .._core.spooling import MakesFront
 from .._core.stacking import as_sink
 from .._core.text import repr_of
 from .adaptive import Adaptive
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .._core.batch import Batch
     from .._core.clock import Clock
     from .._core.sink import Sink, SinkLike
+    from .._core.spooling import SpoolFront
     from .gathering.holds import OnKeyFailure
     from .gathering.pack import Sealed
 
@@ -85,7 +86,7 @@ class BatcherOptions(TypedDict, Generic[T], total=False):
     adaptive: Adaptive | None
     observers: Iterable[Observer]
     clock: Clock | None
-    spool: SpoolFront | None
+    spool: MakesFront | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +180,7 @@ def checked_setup(
     adaptive: Adaptive | None = None,
     observers: Iterable[Observer] = (),
     clock: Clock | None = None,
-    spool: SpoolFront | None = None,
+    spool: MakesFront | None = None,
     **misplaced: Any,
 ) -> Setup[T]:
     """Check the arguments of an `owner`. Raises `ConfigError` for the first bad one."""
@@ -218,7 +219,7 @@ def checked_setup(
     )
     if spool is None:
         return setup
-    if isinstance(spool, type) or not isinstance(cast("object", spool), SpoolFront):
+    if isinstance(spool, type) or not isinstance(cast("object", spool), MakesFront):
         raise checks.bad("spool", spool, "must be a Spool(path)")
     return cast("Setup[T]", spool.in_front_of(setup))
 

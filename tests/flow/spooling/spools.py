@@ -33,7 +33,8 @@ def spooled(
 ) -> Batcher[Any]:
     """A batcher with a spool of these options."""
     made = Spool(folder, **(spool or {}))
-    return Batcher(sink, **{"limits": SOON, "clock": clock, "spool": made, **options})
+    given: dict[str, Any] = {"limits": SOON, "clock": clock, "spool": made, **options}
+    return Batcher(sink, **given)
 
 
 def killed(folder: Path) -> Path:

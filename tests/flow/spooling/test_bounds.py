@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 def test_sizes_are_numbers_of_bytes_or_have_a_unit(
     tmp_path: Path, given: int | str | None, size: int | None
 ) -> None:
-    assert Spool(tmp_path, max_bytes=given).max_bytes == size
+    assert Spool(tmp_path, max_bytes=given)._folder.settings.max_bytes == size
     if size is not None:
-        assert Spool(tmp_path, segment_bytes=given).segment_bytes == size
+        assert Spool(tmp_path, segment_bytes=given)._folder.settings.segment_bytes == size
 
 
 async def fill(batcher: Batcher[str]) -> int:

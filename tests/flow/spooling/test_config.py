@@ -46,8 +46,9 @@ SPOOL: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("given", "message"), SPOOL, ids=str)
 def test_a_bad_argument_is_named_with_its_value(given: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"path": "spool", **given}
     with pytest.raises(ConfigError) as error:
-        Spool(**{"path": "spool", **given})
+        Spool(**arguments)
     assert message in str(error.value)
 
 

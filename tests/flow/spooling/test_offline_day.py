@@ -80,8 +80,8 @@ async def test_a_day_offline_is_caught_up(
         for at in range(first, first + part, 2000):
             await batcher.add_many(range(at, min(at + 2000, first + part)))
         await fake_clock.sleep(seconds / PARTS)
-        assert spool._files.running is not None
-        sizes.append(spool._files.running.store.bytes)
+        assert spool._folder.running is not None
+        sizes.append(spool._folder.running.store.bytes)
         levels.append(resident())
 
     async with batcher:

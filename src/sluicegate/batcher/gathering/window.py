@@ -95,6 +95,10 @@ class AddWindow:
         """Open the fast path to callers on this loop, the running one."""
         self.loop = runs_in_thread(loop)
 
+    def keep_for_trying(self) -> None:
+        """Send all producers but `try_add` to the slow path, for good."""
+        self.is_for_trying_only = True
+
     def __len__(self) -> int:
         """Items added on the fast path since it was opened."""
         return len(self.items) - self._base

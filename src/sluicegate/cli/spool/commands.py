@@ -24,11 +24,11 @@ from ..._core.errors import SluicegateError
 from ..._core.logs import for_log
 from ..._core.text import text_of
 from ...flow.spooling.looks import DeadStore
-from ...flow.spooling.owner import turn
+from ...flow.spooling.owner import Lock, turn
 from ...flow.spooling.running import refusal
-from ...flow.spooling.segment import DAMAGED
-from ...flow.spooling.spool import Spool
-from ...flow.spooling.store import Encoded, Work
+from ...flow.spooling.segment import DAMAGED, Encoded
+from ...flow.spooling.spool import SEGMENT
+from ...flow.spooling.store import Store, Work
 from ...letters.text import as_json, printable, without_secrets
 from ..console import BAD_USE, FAILED, OK, UseError, encodable, say
 from ..parser import Group, count
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from ...flow.spooling.parked import ParkedItem
-    from ...flow.spooling.store import Store
     from ..parser import Parser
     from .view import View
 
@@ -178,17 +177,14 @@ def _output(name: str) -> Generator[TextIO]:
 
 
 @contextmanager
-def _owned(path: Path) -> Generator[Spool]:
-    """Own a closed spool. Raises `ConfigError` if it is open."""
+def _owned(path: Path) -> Generator[Store]:
+    """Own a closed spool; yield its files, not yet opened. Raises `ConfigError` if it is open."""
     check_folder(path)
-    spool = Spool(path)
-    spool.sink()
-    spool.source()
     with ExitStack() as stack:
         with turn(path):
-            for lock in spool.locks():
-                stack.callback(lock.acquire().release)
-        yield spool
+            for role in ("writer", "sender"):
+                stack.callback(Lock(path, role).acquire().release)
+        yield Store(path, writes=True, sends=True, durable=True, segment_bytes=SEGMENT)
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -233,8 +229,8 @@ def _findings(store: DeadStore) -> Iterator[tuple[str, int, str]]:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    with _owned(options.path) as spool, ExitStack() as stack:
-        store = DeadStore(options.path) if options.dry_run else spool.store()
+    with _owned(options.path) as files, ExitStack() as stack:
+        store = DeadStore(options.path) if options.dry_run else files
         stack.callback(store.close)
         with turn(options.path):
             store.open()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.classify import caused
 from ..._core.errors import PermanentError, SinkError
 from ..._core.text import text_of
 from ...letters.items import MARKED, PLAIN, restored, stored
-from .store import Encoded
+from .segment import Encoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,24 +49,21 @@ class Codec:
         form, value = self._form_of(item)
         return Encoded(int(at * 1000), form, value, zlib.crc32(value))
 
-    def _form_of(self, item: object) -> tuple[int, bytes]:
+    def _form_of(self, item: Any) -> tuple[int, bytes]:
         if self._encode is not None:
             return OWN, self._by_user(item)
         if isinstance(item, (bytes, bytearray)):
             return BYTES, bytes(item)
-        if (
-            type(item) is dict
-            and _PLAIN.issuperset(map(type, item.values()))
-            and _TEXT.issuperset(map(type, item))
-        ):
-            try:
-                return JSON, _to_json(item).encode()
-            except ValueError:
-                pass  # half of a surrogate pair or a long integer, which `stored` marks
+        kind = cast("type[Any]", type(item))
+        if kind is dict:
+            plain = cast("dict[Any, Any]", item)
+            if _PLAIN.issuperset(map(type, plain.values())) and _TEXT.issuperset(map(type, plain)):
+                with suppress(ValueError):  # half of a surrogate pair or a long integer is marked
+                    return JSON, _to_json(plain).encode()
         value, form = stored(item)
         if form not in _FORMS:
             raise PermanentError(
-                f"an item of type {type(item).__name__} cannot be stored in a spool, since a part of "
+                f"an item of type {kind.__name__} cannot be stored in a spool, since a part of "
                 "it has no form in JSON; give Spool(encode=, decode=)"
             )
         return _FORMS[form], _to_json(value).encode()
@@ -78,7 +76,7 @@ class Codec:
             raise
         except Exception as error:
             raise caused(PermanentError(f"encode= raised {text_of(error)}"), error) from error
-        if not isinstance(value, (bytes, bytearray)):
+        if not isinstance(cast("object", value), (bytes, bytearray)):
             raise PermanentError(f"encode= returned {type(value).__name__}; it must return bytes")
         return bytes(value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
-with suppress(ImportError):  # Windows has none
+if sys.platform != "win32":
     import fcntl
 
 _held: dict[Path, int] = {}
@@ -31,6 +32,8 @@ class Lock:
 
     def acquire(self) -> Self:
         """Take the lock, in a `turn`. Raises `ConfigError` if another process or object has it."""
+        if sys.platform == "win32":
+            raise ConfigError("a spool needs the file locks of POSIX, which Windows does not have")
         if _held.get(self.path) == os.getpid():
             raise self._is_taken(f"this process ({os.getpid()})")
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core.errors import ConfigError
-from ..._core.text import text_of
-from ...consumer.handling.results import UndecodableError
 from .segment import FORMAT, Item, check, connect
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from ..._core.batch import Batch
-    from ...letters.letter import DeadLetterRecord
-    from .running import RunningSpool
-    from .source import SpoolSource
 
 NAME = "parked.sqlite"
 _TABLE = f"""
@@ -120,35 +114,3 @@ class ParkedFile:
         if self._db is not None:
             self._db.close()
             self._db = None
-
-
-class ParkingSink:
-    """The dead letters of a spool's sender: parks the items of letters."""
-
-    def __init__(self, running: RunningSpool, source: SpoolSource) -> None:
-        self._running = running
-        self._source = source
-
-    async def write(self, batch: Batch[DeadLetterRecord[Mapping[str, Any]]]) -> None:
-        """Copy the items to the file; suspends until they are on disk."""
-        store = self._running.store
-        letters = {int(letter.item["offset"]): letter for letter in batch}
-        items = await self._running.call(store.find, [*letters])
-        parked = [self._parked(item, letters[item.offset]) for item in items]
-        await self._running.call(store.parked.add, parked)
-
-    def _parked(self, item: Item, letter: DeadLetterRecord[Any]) -> ParkedItem:
-        error_type, message = letter.error_type, letter.message
-        if error_type == UndecodableError.__name__:  # it does not have the reason's text
-            try:
-                self._source.decoded(item)
-            except Exception as error:
-                error_type, message = type(error).__name__, text_of(error)
-        return ParkedItem(
-            item,
-            int(letter.last_at.timestamp() * 1000),
-            error_type,
-            message,
-            letter.attempts,
-            letter.maybe_delivered,
-        )

@@ -18,14 +18,14 @@ from ..._core.errors import ForkedError, RefusedError, TransientError
 from ..._core.logs import for_log
 from ..._core.text import text_of
 from .ranges import ranges_of
+from .segment import code_of
 from .store import Store, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ..._core.clock import Clock, TimerHandle
-    from .segment import Extent, Item
-    from .store import Encoded
+    from .segment import Encoded, Extent, Item
 
 R = TypeVar("R")
 _REFUSALS = {
@@ -127,7 +127,7 @@ class RunningSpool:
                     await loop.run_in_executor(self._thread, self.store.apply, works)
                 except Exception as error:
                     for work in works:
-                        work.error = work.error or error
+                        work.fail(error)
                 self.refusal = ""
                 for work, done in group:
                     told = None if work.error is None else refusal(work.error, self.store)
@@ -168,8 +168,7 @@ class RunningSpool:
 
 def refusal(error: BaseException, store: Store) -> Exception:
     """Return the error for a failed call of the files: most faults of a disk need an operator."""
-    code = getattr(error, "sqlite_errorcode", 0) or 0
-    told = _REFUSALS.get(code & 0xFF)
+    told = _REFUSALS.get(code_of(error))
     if told is None and not isinstance(error, OSError):
         return TransientError(f"the spool {store.folder} failed: {for_log(error)}")
     return RefusedError(

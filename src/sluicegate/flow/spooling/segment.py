@@ -67,6 +67,15 @@ _UNKNOWN = 1 << 32
 """The offsets that are left out after a file of which the last ones are not known."""
 
 
+class Encoded(NamedTuple):
+    """An item to be stored."""
+
+    at: int
+    form: int
+    value: bytes
+    crc: int
+
+
 class Item(NamedTuple):
     """A stored item."""
 
@@ -161,9 +170,7 @@ class Segment:
         (ours,) = self._db.execute("PRAGMA application_id").fetchone()
         (found,) = self._db.execute("PRAGMA user_version").fetchone()
         if ours != _APPLICATION:
-            error = sqlite3.DatabaseError("not a file of a spool")
-            error.sqlite_errorcode = sqlite3.SQLITE_NOTADB
-            raise error
+            raise NotASpool("not a file of a spool")
         if found != FORMAT:
             raise ConfigError(
                 f"{self.path} has format {found}, and this version reads {FORMAT}: open the spool "
@@ -203,8 +210,12 @@ class Segment:
             self.settled.add(*noted)
 
     def append(self, items: Sequence[tuple[Any, ...]]) -> None:
-        """Append items; set `end` after the commit."""
+        """Append items; call `appended` after the commit."""
         self._db.executemany(_INSERT, items)
+
+    def appended(self, end: int) -> None:
+        """Note the offset after the last item."""
+        self.end = end
 
     def settle(self, ranges: Iterable[tuple[int, int]], *, again: bool = False) -> None:
         """Mark items as settled; `again`, also those that are, since a commit without changes does
@@ -293,8 +304,32 @@ class Segment:
         _unlink(self.path)
 
 
+def code_of(error: BaseException) -> int:
+    """Return the primary code of an error of SQLite; 0 for any other error."""
+    if not isinstance(error, sqlite3.Error):
+        return 0
+    try:
+        return error.sqlite_errorcode & 0xFF
+    except AttributeError:  # of the module, and not of the library
+        return 0
+
+
+def _text(stored: bytes) -> str:
+    return stored.decode(errors="replace")  # it may be damaged
+
+
+class NotASpool(sqlite3.DatabaseError):
+    """A file without the tables of a segment."""
+
+    sqlite_errorcode = sqlite3.SQLITE_NOTADB
+
+
 class _Connection(sqlite3.Connection):
     """Never closed in a forked child, even at its exit: that would delete the log of the parent."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.text_factory = _text
 
     def after_fork(self) -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
@@ -310,7 +345,6 @@ def connect(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA cell_size_check = ON")
-        db.text_factory = lambda text: text.decode(errors="replace")  # it may be damaged
     except BaseException:
         db.close()
         raise
@@ -455,7 +489,7 @@ def _item(row: Sequence[Any]) -> Item:
     """Make an item of a row, which may be damaged."""
     if tuple(map(type, row)) != _TYPES:
         return Item(row[0], 0, 0, b"", -1)
-    return Item._make(row)
+    return Item(*row)
 
 
 def _offsets(packed: bytes) -> Sequence[int]:

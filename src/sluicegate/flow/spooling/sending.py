@@ -9,7 +9,7 @@ import asyncio
 import logging
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from ..._core.classify import classified
 from ..._core.clock import wait_until
@@ -18,21 +18,27 @@ from ..._core.logs import for_log, log_safely
 from ..._core.opening import opened
 from ..._core.retry_policy import RetryPolicy, RetryState, run_with_retries
 from ..._core.sink import classifier_of
-from ...batcher.batcher import Batcher
+from ..._core.text import text_of
+from ...batcher.batcher import batcher_of, pressed_signal
+from ...consumer.handling.results import UndecodableError
 from ...consumer.options import InFlight, Poison
 from ..pipe import Pipe
-from .parked import ParkingSink
+from .parked import ParkedItem
 from .sinks import ExtentSink, Spooled, write_again
-from .source import SpoolSource
+from .source import SpoolRecord, SpoolSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from ..._core.batch import Batch
     from ..._core.clock import Signal
+    from ...batcher.batcher import Batcher
     from ...batcher.setup import Setup
     from ...consumer.lanes.message import Message
+    from ...letters.letter import DeadLetterRecord
+    from .folder import SpoolFolder
     from .running import RunningSpool
-    from .spool import Spool
+    from .segment import Item
 
 logger = logging.getLogger("sluicegate.spool")
 _INTERRUPTED = "%s: the batches that were interrupted cannot be written yet (%s)"
@@ -45,18 +51,24 @@ SEALS_EVERY = 0.05
 class Sender:
     """Sends the items of one open spool until it is finished."""
 
-    def __init__(self, spool: Spool, running: RunningSpool, setup: Setup[Any]) -> None:
-        self._spool = spool
+    def __init__(
+        self,
+        folder: SpoolFolder,
+        running: RunningSpool,
+        setup: Setup[Any],
+        poison: Poison | None,
+    ) -> None:
+        self._folder = folder
         self._running = running
         self._setup = setup
         self._batcher = batcher_for(setup, running)
-        self._source = SpoolSource(spool)
+        self._source = SpoolSource(folder)
         self.pipe = Pipe(
             self._source,
             self._batcher,
             _to_item,
             name=self._batcher.name,
-            poison=spool.poison or Poison("skip", dead_letters=ParkingSink(running, self._source)),
+            poison=poison or Poison("skip", dead_letters=ParkingSink(running, self._source)),
             in_flight=InFlight(setup.limits.ledger_items, size_of=_size_of),
             drain=setup.shutdown_deadline or 1.0,
         )
@@ -78,7 +90,7 @@ class Sender:
     @property
     def pressed(self) -> Signal:
         """Fires at each report that the destination does not accept writes."""
-        return self._batcher._dispatcher.pressed  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        return pressed_signal(self._batcher)
 
     @property
     def keeps_up(self) -> bool:
@@ -100,7 +112,7 @@ class Sender:
     async def _write_again(self) -> None:
         try:
             async with opened(self._setup.sink):
-                await write_again(self._running, self._setup, self._spool.codec)
+                await write_again(self._running, self._setup, self._folder.settings.codec)
         except Exception as error:
             log_safely(logger, logging.WARNING, _INTERRUPTED, self._batcher.name, for_log(error))
             raise
@@ -141,18 +153,57 @@ class Sender:
             task.cancel()
 
 
+class ParkingSink:
+    """The dead letters of a spool's sender: parks the items of letters."""
+
+    def __init__(self, running: RunningSpool, source: SpoolSource) -> None:
+        self._running = running
+        self._source = source
+
+    async def write(self, batch: Batch[DeadLetterRecord[Mapping[str, Any]]]) -> None:
+        """Copy the items to the file; suspends until they are on disk."""
+        store = self._running.store
+        letters = {int(letter.item["offset"]): letter for letter in batch}
+        items = await self._running.call(store.find, [*letters])
+        parked = [self._parked(item, letters[item.offset]) for item in items]
+        await self._running.call(store.parked.add, parked)
+
+    def _parked(self, item: Item, letter: DeadLetterRecord[Any]) -> ParkedItem:
+        error_type, message = letter.error_type, letter.message
+        if error_type == UndecodableError.__name__:  # it does not have the reason's text
+            try:
+                self._source.decoded(item)
+            except Exception as error:
+                error_type, message = type(error).__name__, text_of(error)
+        return ParkedItem(
+            item,
+            int(letter.last_at.timestamp() * 1000),
+            error_type,
+            message,
+            letter.attempts,
+            letter.maybe_delivered,
+        )
+
+
 def batcher_for(setup: Setup[Any], running: RunningSpool) -> Batcher[Any]:
     """Make the batcher that sends: that of `setup`, for items with their places in the spool."""
 
     def of_item(function: Callable[[Any], Any] | None) -> Any:
-        return None if function is None else lambda spooled: function(spooled.item)
+        def called(spooled: Spooled) -> Any:
+            return None if function is None else function(spooled.item)
+
+        return None if function is None else called
 
     handler = setup.on_failure
     if not isinstance(handler, str):
         told = handler
-        handler = lambda items, error: told([each.item for each in items], error)  # noqa: E731
-    made: Batcher[Any] = object.__new__(Batcher)
-    made._use(  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+        def of_items(items: list[Spooled], error: BaseException) -> object:
+            return told([each.item for each in items], error)
+
+        handler = of_items
+    large = setup.oversize_sink
+    return batcher_of(
         replace(
             setup,
             sink=ExtentSink(setup.sink, running),
@@ -163,10 +214,10 @@ def batcher_for(setup: Setup[Any], running: RunningSpool) -> Batcher[Any]:
             key=of_item(setup.key),
             tenant=of_item(setup.tenant),
             on_failure=handler,
+            oversize_sink=None if large is None else ExtentSink(large, running),
             spool=None,
         )
     )
-    return made
 
 
 def _to_item(message: Message) -> Spooled:
@@ -175,7 +226,7 @@ def _to_item(message: Message) -> Spooled:
 
 
 def _size_of(record: Any) -> int:
-    return cast("int", getattr(record, "size", None) or len(record.value))
+    return record.size if isinstance(record, SpoolRecord) else len(record.value)
 
 
 def _tell(task: asyncio.Task[Any], broken: Callable[[BaseException], object]) -> None:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from ..._core.sink import Sink
     from ...batcher.setup import Setup
     from .encoding import Codec
+    from .folder import SpoolFolder
     from .running import RunningSpool
-    from .spool import Spool
-    from .store import Encoded
+    from .segment import Encoded
 
 
 _OUTAGES = {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE}
@@ -47,24 +47,24 @@ class SpoolSink(Openable):
     capabilities = Capabilities(key_prefix_safe=True, max_concurrency=1)
     _run_time = ("_running",)
 
-    def __init__(self, spool: Spool) -> None:
-        self.spool = spool
+    def __init__(self, folder: SpoolFolder) -> None:
+        self._folder = folder
         self._running: RunningSpool | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        self._running = await stack.enter_async_context(self.spool.running())
+        self._running = await stack.enter_async_context(self._folder.opened())
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Store the items of a batch."""
         assert self._running is not None
-        encoded, errors = self.spool.encoded(enumerate(batch))
+        encoded, errors = self._folder.encoded(enumerate(batch))
         errors |= stopped_behind(batch.keys, errors)
         for piece in self._pieces({at: encoded[at] for at in encoded if at not in errors}):
             values = [*piece.values()]
             size = sum(len(each.value) for each in values)
-            while not self.spool.has_room(len(values), size):
+            while not self._folder.has_room(len(values), size):
                 if await batch.back_off(self._looks_at(), self._running.freed):
-                    raise StoppedError(f"{self.spool!r} is full; the items were not stored")
+                    raise StoppedError(f"{self._folder!r} is full; the items were not stored")
                 await self._running.call(self._running.store.look_at_others)
             await self._running.put(values)
             batch.settle(piece, Outcome.SPOOLED)
@@ -73,23 +73,23 @@ class SpoolSink(Openable):
     def _looks_at(self) -> float:
         """Return when to look again whether another process has freed room."""
         assert self._running is not None
-        return math.inf if self._running.store.sends else self.spool.clock.now() + LOOKS_EVERY
+        return math.inf if self._running.store.sends else self._folder.clock.now() + LOOKS_EVERY
 
     def _pieces(self, encoded: dict[int, Encoded]) -> Iterator[dict[int, Encoded]]:
         """Yield the items in pieces that fit into a segment, and into `max_items`."""
         piece: dict[int, Encoded] = {}
-        room = self.spool.segment_bytes
+        room = self._folder.settings.segment_bytes
         for at, each in encoded.items():
-            if piece and (len(each.value) > room or len(piece) == self.spool.max_items):
+            if piece and (len(each.value) > room or len(piece) == self._folder.settings.max_items):
                 yield piece
-                piece, room = {}, self.spool.segment_bytes
+                piece, room = {}, self._folder.settings.segment_bytes
             piece[at] = each
             room -= len(each.value)
         if piece:
             yield piece
 
     def __repr__(self) -> str:
-        return f"{self.spool!r}.sink()"
+        return f"{self._folder!r}.sink()"
 
 
 class Spooled(NamedTuple):

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
     from ..._core.source import ClaimHost, SourceClaim, SourceRecord
+    from .folder import SpoolFolder
     from .running import RunningSpool
     from .segment import Item
-    from .spool import Spool
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class SpoolSource:
 
     capabilities = SourceCapabilities(batches=True, lag="counts", settles_each=True)
 
-    def __init__(self, spool: Spool, *, ends: bool = False) -> None:
-        self.spool = spool
+    def __init__(self, folder: SpoolFolder, *, ends: bool = False) -> None:
+        self._folder = folder
         self._ends = ends
         self._running: RunningSpool | None = None
         self._claim: SourceClaim | None = None
@@ -80,12 +80,12 @@ class SpoolSource:
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
         """Open the spool and claim its partition."""
         with only_user(self):
-            async with self.spool.running() as running:
+            async with self._folder.opened() as running:
                 self._running = running
                 self._host = host
                 self._at = self._told = running.store.start
                 self._untold = []
-                partition = TopicPartition(self.spool.name, 0)
+                partition = TopicPartition(self._folder.name, 0)
                 (self._claim,) = host.assigned({partition: Position(self._at)})
                 try:
                     yield
@@ -109,7 +109,7 @@ class SpoolSource:
         """Deliver the next items; suspend until there are some. Raises errors of the files."""
         while True:
             running = self._open()
-            if claims and self._claim is claims[0] and not self.spool.holds_back:
+            if claims and self._claim is claims[0] and not self._folder.holds_back:
                 items, self._at = await running.read(self._at, most, self._host.room_bytes)
                 running.freed.fire()
                 if items or self._at > self._told:
@@ -120,7 +120,7 @@ class SpoolSource:
                     if store.writes or not await running.call(store.adopt):
                         return None
                     continue
-            clock = self.spool.clock
+            clock = self._folder.clock
             if running.store.writes:
                 await wait_until(clock, math.inf, running.news)
             else:
@@ -128,7 +128,7 @@ class SpoolSource:
                 await running.call(running.store.adopt)
 
     def _record(self, item: Item) -> SourceRecord:
-        spool, size = self.spool, len(item.value)
+        spool, size = self._folder, len(item.value)
         try:
             value = self.decoded(item)
         except Exception as error:
@@ -139,10 +139,10 @@ class SpoolSource:
 
     def decoded(self, item: Item) -> Any:
         """Decode an item. Raises the reason why it is not delivered."""
-        spool = self.spool
-        if spool.max_age is not None and spool.age(item.at) > spool.max_age:
-            raise PermanentError(f"older than max_age={spool.max_age:g} s")
-        return spool.codec.decoded(item)
+        most, settings = self._folder.settings.max_age, self._folder.settings
+        if most is not None and self._folder.age(item.at) > most:
+            raise PermanentError(f"older than max_age={most:g} s")
+        return settings.codec.decoded(item)
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store which items are settled. Raises errors of the files; the next call repeats them."""
@@ -164,7 +164,7 @@ class SpoolSource:
         """Return the number of unsettled items, and the age of the oldest."""
         running = self._open()
         oldest = running.store.oldest_at
-        seconds = 0.0 if oldest is None else self.spool.age(oldest)
+        seconds = 0.0 if oldest is None else self._folder.age(oldest)
         unread = Unread(running.store.unsettled, seconds)
         return {claim: unread for claim in positions if claim is self._claim}
 
@@ -174,4 +174,4 @@ class SpoolSource:
         return self._running
 
     def __repr__(self) -> str:
-        return f"{self.spool!r}.source()"
+        return f"{self._folder!r}.source()"

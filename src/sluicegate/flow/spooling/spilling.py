@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from ..._core.sink import Sink
     from ..._core.spooling import SpoolHost
     from ...batcher.setup import Setup
+    from .folder import SpoolFolder
     from .running import RunningSpool
     from .sending import Sender
-    from .spool import Spool
 
 logger = logging.getLogger("sluicegate.spool")
 _NOT_COPIED = "%r: a batch that is being written cannot be copied to the disk yet (%s)"
@@ -81,16 +81,40 @@ class _Write:
     is_released: bool = False
     """Whether it was ended, since its items are in the spool."""
 
+    def release(self) -> None:
+        """End it, since its items are in the spool."""
+        self.is_released = True
+        self.task.cancel()
+
+    def begins_copy(self, copying: asyncio.Task[bool]) -> asyncio.Task[bool]:
+        """Note the task that copies it."""
+        self.copying = copying
+        return copying
+
+    def forget_copy(self, copying: asyncio.Task[bool]) -> None:
+        """Let another task try to copy it."""
+        if self.copying is copying:
+            self.copying = None
+
+    def copied(self, copies: Mapping[int, int]) -> None:
+        """Note where its items are."""
+        self.copies = copies
+
+    def begins_storing(self) -> None:
+        """Note that its failed items are being stored."""
+        self.is_storing = True
+
 
 class SpillSink(WrappingSink[Any]):
     """Writes batches from memory while the destination keeps up, and stores the others."""
 
-    def __init__(self, setup: Setup[Any], store: Sink[Any], spool: Spool) -> None:
+    def __init__(self, setup: Setup[Any], store: Sink[Any], folder: SpoolFolder) -> None:
         super().__init__(setup.sink)
+        folder.hold_back(lambda: self.writes_now)
         self._setup = setup
         self._clock = setup.clock
         self._store = store
-        self._spool = spool
+        self._folder = folder
         self._line: deque[Batch[Any]] = deque()
         self._writes: list[_Write] = []
         self._is_storing = False
@@ -107,7 +131,7 @@ class SpillSink(WrappingSink[Any]):
         if self._setup.open == "eager":
             await self._open_inner()
         await stack.enter_async_context(opened(self._store))
-        self._running: RunningSpool = await stack.enter_async_context(self._spool.running())
+        self._running: RunningSpool = await stack.enter_async_context(self._folder.opened())
 
     async def _open_inner(self) -> None:
         await self._stack.enter_async_context(opened(self.inner))
@@ -116,7 +140,7 @@ class SpillSink(WrappingSink[Any]):
     def start(self, host: SpoolHost, sender: Sender) -> None:
         """Begin to release batches that wait for the destination."""
         self._host, self._sender = host, sender
-        task = asyncio.get_running_loop().create_task(self._watch(), name=f"{self._spool!r}")
+        task = asyncio.get_running_loop().create_task(self._watch(), name=f"{self._folder!r}")
         self._stack.push_async_callback(_end, task)
 
     @property
@@ -186,7 +210,9 @@ class SpillSink(WrappingSink[Any]):
 
     async def _back_off(self, batch: Batch[Any], until: float, *signals: Signal) -> None:
         if await batch.back_off(until, self._changed, *signals):
-            raise StoppedError(f"neither written nor stored in {self._spool!r} before the deadline")
+            raise StoppedError(
+                f"neither written nor stored in {self._folder!r} before the deadline"
+            )
 
     # -- copies ------------------------------------------------------------------------------------
 
@@ -233,32 +259,31 @@ class SpillSink(WrappingSink[Any]):
             return
         is_waiting = by_force or batch.delivery.states.are_waiting
         if is_waiting and copies.keys() >= set(batch.unsettled()):
-            writing.is_released = True
-            writing.task.cancel()
+            writing.release()
 
     async def _copy(self, writing: _Write) -> bool:
         """Copy the items of a batch, once; return whether they are in the spool."""
         copying = writing.copying
         if copying is None:
             loop = asyncio.get_running_loop()
-            copying = writing.copying = loop.create_task(self._put(writing))
+            copying = writing.begins_copy(loop.create_task(self._put(writing)))
         is_done = await asyncio.shield(copying)
-        if not is_done and writing.copying is copying:
-            writing.copying = None
+        if not is_done:
+            writing.forget_copy(copying)
         return is_done
 
     async def _put(self, writing: _Write) -> bool:
         batch = writing.batch
-        encoded, _ = self._spool.encoded((at, batch[at]) for at in batch.unsettled())
+        encoded, _ = self._folder.encoded((at, batch[at]) for at in batch.unsettled())
         values = [*encoded.values()]
         try:
-            if not self._spool.has_room(len(values), sum(len(each.value) for each in values)):
+            if not self._folder.has_room(len(values), sum(len(each.value) for each in values)):
                 return False
             first = await self._running.put(values) if values else 0
         except SinkError as error:
-            log_safely(logger, logging.WARNING, _NOT_COPIED, self._spool, for_log(error))
+            log_safely(logger, logging.WARNING, _NOT_COPIED, self._folder, for_log(error))
             return False
-        writing.copies = dict(zip(encoded, count(first)))
+        writing.copied(dict(zip(encoded, count(first))))
         return True
 
     # -- writing and storing -----------------------------------------------------------------------
@@ -284,6 +309,7 @@ class SpillSink(WrappingSink[Any]):
 
     async def _sent(self, writing: _Write) -> dict[int, BaseException]:
         batch, task = writing.batch, writing.task
+        errors: dict[int, BaseException]
         try:
             errors = await send(self.inner, batch)
         except asyncio.CancelledError:
@@ -303,7 +329,7 @@ class SpillSink(WrappingSink[Any]):
         away = [at for at in away if not isinstance(errors[ahead.get(at, at)], KeyStopped)]
         if not away:
             return errors
-        writing.is_storing = True
+        writing.begins_storing()
         failed = await self._stored(batch.pick(away))
         left = {at: error for at, error in errors.items() if at not in set(away)}
         return left | {away[at]: error for at, error in failed.items()}

@@ -16,7 +16,7 @@ import os
 import sqlite3
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from ..._core.errors import ConfigError
@@ -30,6 +30,7 @@ from .segment import (
     Extent,
     Item,
     Segment,
+    code_of,
     end_in,
     finish_rescue,
     first_in,
@@ -38,8 +39,10 @@ from .segment import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from .segment import Encoded
 
 logger = logging.getLogger("sluicegate.spool")
 _TOLD = (
@@ -53,15 +56,6 @@ MOST_CONNECTED = 16
 MOST_FILES = 64
 """Complete files of another process from which on a file is filled before the next one begins."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-
-
-class Encoded(NamedTuple):
-    """An item to be stored."""
-
-    at: int
-    form: int
-    value: bytes
-    crc: int
 
 
 @dataclass(slots=True, eq=False)
@@ -78,6 +72,20 @@ class Work:
     """The offset of the first item put."""
     error: BaseException | None = None
 
+    def begin(self, first: int) -> Iterator[tuple[Any, ...]]:
+        """Give the items their offsets, from `first` on; return their rows."""
+        self.first = first
+        return ((offset, *put) for offset, put in enumerate(self.puts, first))
+
+    def fail(self, error: BaseException) -> None:
+        """Note the first error."""
+        self.error = self.error or error
+
+    def survive(self) -> None:
+        """Forget an error of the disk, if nothing is lost by it."""
+        if not (self.puts or self.keeps):
+            self.error = None
+
 
 @dataclass(slots=True)
 class _Step:
@@ -90,6 +98,14 @@ class _Step:
     drops: list[Extent] = field(default_factory=list[Extent])
     syncs: bool = False
     """Whether an extent is removed from an earlier file, which must not outlast this settlement."""
+
+    def put(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Add rows of items."""
+        self.puts += rows
+
+    def sync_for(self, work: Work) -> None:
+        """Make the settlement of this work durable."""
+        self.syncs |= self.works[-1] is work
 
 
 class Store:
@@ -252,32 +268,30 @@ class Store:
             self._roll_over()
         except (sqlite3.Error, OSError) as error:
             for work in works:
-                work.error = error if work.puts else None
+                if work.puts:
+                    work.fail(error)
         steps = self._steps([work for work in works if work.error is None])
         for segment in sorted(steps, key=lambda segment: -segment.first):
             step = steps[segment]
             if any(work.error is not None for work in step.works):
                 first = next(work.error for work in step.works if work.error is not None)
                 for work in step.works:
-                    work.error = work.error or first
+                    work.fail(first)
                 continue
             try:
                 _apply(segment, step)
             except (sqlite3.Error, OSError) as error:
                 for work in step.works:
-                    work.error = error
+                    work.fail(error)
                 if _is_damage(error):  # the next try finds a whole file
                     self._repair(segment, error)
                 else:
                     with suppress(sqlite3.Error):
                         segment.roll_back()
-                if (
-                    _code_of(error) == sqlite3.SQLITE_FULL
-                ):  # whole files can be deleted all the same
+                if code_of(error) == sqlite3.SQLITE_FULL:  # whole files can be deleted all the same
                     segment.note(step.settles)
                     for work in step.works:
-                        if not (work.puts or work.keeps):
-                            work.error = None
+                        work.survive()
         sealing = [work for work in works if work.seals]
         try:
             if sealing:
@@ -286,7 +300,7 @@ class Store:
             self._remove_settled()
         except (sqlite3.Error, OSError) as error:
             for work in sealing:
-                work.error = error
+                work.fail(error)
         self._look_at_oldest()
         self._rest()
 
@@ -309,9 +323,7 @@ class Store:
         next_offset = self.end
         for work in works:
             if work.puts:
-                work.first = next_offset
-                step = step_of(self.segments[-1], work)
-                step.puts += [(offset, *put) for offset, put in enumerate(work.puts, next_offset)]
+                step_of(self.segments[-1], work).put(work.begin(next_offset))
                 next_offset += len(work.puts)
             for first, end in work.settles:
                 for segment in self.segments:
@@ -323,7 +335,8 @@ class Store:
             if work.drops is not None and (home := self._home(work.drops)) is not None:
                 step_of(home, work).drops.append(work.drops)
                 for segment, step in steps.items():
-                    step.syncs |= segment is not home and step.works[-1] is work
+                    if segment is not home:
+                        step.sync_for(work)
         return steps
 
     def _home(self, extent: Extent) -> Segment | None:
@@ -458,11 +471,7 @@ class Store:
 
 
 def _is_damage(error: BaseException) -> bool:
-    return _code_of(error) in _DAMAGE
-
-
-def _code_of(error: BaseException) -> int:
-    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    return code_of(error) in _DAMAGE
 
 
 def _apply(segment: Segment, step: _Step) -> None:
@@ -476,4 +485,4 @@ def _apply(segment: Segment, step: _Step) -> None:
         segment.drop_extent(extent.batch)
     segment.commit()
     if step.puts:
-        segment.end = step.puts[-1][0] + 1
+        segment.appended(step.puts[-1][0] + 1)

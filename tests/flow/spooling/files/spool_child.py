@@ -1,4 +1,4 @@
-"""One end of a spool in a process of its own: `spool_child.py FOLDER write|send|fork COUNT SEAL_EVERY`.
+"""White box: one end of a spool in a process of its own: `spool_child.py FOLDER write|send|fork COUNT SEAL_EVERY`.
 
 `write` stores COUNT numbers and prints them, then waits until its input ends. `send` prints what it
 sends, until that is COUNT items. `fork` stores an item, and is killed after the exit of a child.
@@ -71,9 +71,9 @@ def fork(folder: str, _: int, seal_every: float) -> None:
             asyncio.run(write(folder, 0, seal_every))
         except ConfigError as error:
             say(f"process {os.getppid()} writes to it" in str(error))
-        for segment in [each for each in gc.get_objects() if isinstance(each, Segment)]:
-            vars(segment).clear()  # as at the end of the interpreter
-        del segment
+        segments = [each for each in gc.get_objects() if isinstance(each, Segment)]
+        while segments:
+            vars(segments.pop()).clear()  # as at the end of the interpreter
         gc.collect()
         os._exit(0)  # which would also unregister the parent's loop
     os.waitpid(child, 0)

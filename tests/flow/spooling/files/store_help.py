@@ -6,7 +6,8 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from sluicegate.flow.spooling.owner import turn
-from sluicegate.flow.spooling.store import Encoded, Store, Work
+from sluicegate.flow.spooling.segment import Encoded
+from sluicegate.flow.spooling.store import Store, Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 
 def opened(folder: Path, **options: Any) -> Store:
     """Open the files of a process that writes and sends, with small segments."""
-    defaults = {"writes": True, "sends": True, "durable": False, "segment_bytes": 1 << 16}
+    defaults: dict[str, Any] = {
+        "writes": True,
+        "sends": True,
+        "durable": False,
+        "segment_bytes": 1 << 16,
+    }
     store = Store(folder, **{**defaults, **options})
     with turn(folder):
         store.open()

@@ -181,6 +181,7 @@ def kill_before_renaming(number: int) -> None:
 
 def test_a_rescue_that_is_killed_is_repeated(tmp_path: Path) -> None:
     """Before each renaming of a file."""
+    kill_at = -1
     for kill_at in count():
         folder = tmp_path / str(kill_at)
         items = filled(folder)

@@ -65,13 +65,13 @@ async def test_a_second_owner_in_the_process_is_refused(
         spool.sink() if role == "writes to" else spool.source()
         return spool
 
-    async with made(role).running():
+    async with made(role)._folder.opened():
         with pytest.raises(ConfigError, match=rf"this process \(\d+\) {role} it"):
-            async with made(role).running():
+            async with made(role)._folder.opened():
                 pytest.fail("it is open")
-        async with made("sends" if role == "writes to" else "writes to").running():
+        async with made("sends" if role == "writes to" else "writes to")._folder.opened():
             pass
-    async with made(role).running():
+    async with made(role)._folder.opened():
         pass
 
 

@@ -68,14 +68,15 @@ class TestSpoolSource(SourceConformance):
         topic = f"topic-{len(self.senders)}"
         self.senders[topic] = flow.spool(self.path / topic, decode=decoded)
         self.writers[topic] = self.writer(topic)
-        self.writers[topic].sink(), self.senders[topic].source()
+        self.writers[topic].sink()
+        self.senders[topic].source()
         return topic
 
     def writer(self, topic: str) -> Spool:
         return self.senders[topic]
 
     def source(self, topic: str) -> Source:
-        return KeyedSource(self.senders[topic])
+        return KeyedSource(self.senders[topic]._folder)
 
     async def append(
         self, topic: str, partition: int, entries: Sequence[tuple[bytes | None, bytes]]
@@ -85,7 +86,7 @@ class TestSpoolSource(SourceConformance):
             assert await send(sink, RowBatch(items)) == {}
 
     async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
-        async with self.senders[topic].running() as running:
+        async with self.senders[topic]._folder.opened() as running:
             start = running.store.start
         return {TopicPartition(topic, 0): Position(start)} if start else {}
 
@@ -119,6 +120,6 @@ class TestSpoolSink(SinkConformance[Any]):
         return complex(number)
 
     async def stored(self) -> list[Any]:
-        async with self.spool.running() as running:
+        async with self.spool._folder.opened() as running:
             items, _ = await running.read(0, 10_000, 1 << 30)
-        return [self.spool.codec.decoded(item) for item in items]
+        return [self.spool._folder.settings.codec.decoded(item) for item in items]

@@ -16,6 +16,7 @@ from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from spooling.files.store_help import opened
 
 from sluicegate import (
     Backoff,
@@ -37,6 +38,7 @@ from sluicegate._core.order.left_out import stopped_behind
 from sluicegate.errors import LedgerFull
 from sluicegate.flow import Spool
 from sluicegate.flow.spooling import running
+from sluicegate.flow.spooling.parked import ParkedFile
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -123,7 +125,7 @@ class Simulation:
     def __init__(self, seed: int, folder: Path, **fixed: Any) -> None:
         self.rng = rng = random.Random(seed)
         self.seen: Counter[str] = Counter()
-        drawn = {
+        drawn: dict[str, Any] = {
             "order": rng.choice(["total", "key", "tenant"]),
             "stack": rng.choice(STACKS),
             "workers": rng.choice([1, 1, 2, 3]),
@@ -241,8 +243,7 @@ class Simulation:
 
     @staticmethod
     def _left(spool: Spool) -> int:
-        store = spool.store()
-        store.open()
+        store = opened(spool._folder.settings.path)
         try:
             return store.unsettled
         finally:
@@ -250,9 +251,10 @@ class Simulation:
 
     @staticmethod
     def _parked(spool: Spool) -> set[int]:
-        file = spool.store().parked
+        settings = spool._folder.settings
+        file = ParkedFile(settings.path)
         try:
-            return {spool.codec.decoded(parked.item)["n"] for parked in file.items()}
+            return {settings.codec.decoded(parked.item)["n"] for parked in file.items()}
         finally:
             file.close()
 

@@ -1,4 +1,6 @@
-"""Seeded days of a batcher that spills keep every item and its order; planted bugs are found."""
+"""White box: seeded days of a batcher that spills keep every item and its order; planted bugs are
+found.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from spooling.spill.simulation import Simulation
 from tests.seeds import run_by
 
 from sluicegate import Outcome
-from sluicegate.flow import Spool
+from sluicegate.flow.spooling.folder import SpoolFolder
 from sluicegate.flow.spooling.spilling import SpillSink
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ async def copy_nothing(self: SpillSink) -> bool:
     ("owner", "name", "bug", "law"),
     [
         (SpillSink, "_may_write", lambda sink: len(sink._writes) == 0, "order|too many writes"),
-        (Spool, "holds_back", False, "order|twice|too many writes"),
+        (SpoolFolder, "holds_back", False, "order|twice|too many writes"),
         (SpillSink, "_settle_copies", settle_all, "lost"),
         (SpillSink, "_settle_copies", settle_nothing, "twice|applied"),
         (SpillSink, "_copied", copy_nothing, "order"),

@@ -9,6 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from spooling.files.store_help import opened
 
 from sluicegate import (
     Batcher,
@@ -94,8 +95,7 @@ class Case:
 
     def stored(self) -> int:
         """Return the number of items that were ever stored."""
-        store = self.spool.store()
-        store.open()
+        store = opened(self.spool._folder.settings.path)
         try:
             return store.end
         finally:
@@ -264,7 +264,7 @@ async def test_nothing_is_lost_while_the_disk_is_full(case: Any) -> None:
     one = case(Destination())
     async with one.batcher as batcher:
         await one.add(10)
-        (segment,) = one.spool._files.running.store.segments
+        (segment,) = one.spool._folder.running.store.segments
         pages = segment._db.execute("PRAGMA page_count").fetchone()[0]
         segment._db.execute(f"PRAGMA max_page_count = {pages}")
         one.sink.is_down = True
