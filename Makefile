@@ -81,9 +81,11 @@ bench-compare: $(VENV)/.dev  ## this checkout and REV=<revision>; fails above 5 
 docs: $(VENV)/.dev  ## serve the docs on loopback
 	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
-format: $(VENV)/.dev  ## format and fix what can be fixed
+format: $(VENV)/.dev  ## format and fix what can be fixed; write the page and the dashboards of the metrics
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python -m tests.telemetry.page
+	$(BIN)/python -m tests.telemetry.dashboards
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,8 +16,9 @@ import pytest
 from consumer_help import Recorder, log_of
 from watch_help import Gate, running
 
-from sluicegate import ConfigError, Consumer
+from sluicegate import Batcher, ConfigError, Consumer, flow
 from sluicegate.consumer import MemorySource, probes, serve_probes
+from sluicegate.sinks import MemorySink
 from sluicegate.telemetry import PrometheusConsumerObserver
 
 if TYPE_CHECKING:
@@ -32,10 +33,14 @@ ANY = Consumer(MemorySource(log_of()))
 
 
 async def get(
-    app: Probes, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
+    app: Probes,
+    path: str,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    peer: str = "10.0.0.7",
 ) -> httpx.Response:
     """Send a request to the application."""
-    transport = httpx.ASGITransport(app=app)
+    transport = httpx.ASGITransport(app=app, client=(peer, 123))
     async with httpx.AsyncClient(transport=transport, base_url="http://probes") as client:
         return await client.request(method, path, headers=headers)
 
@@ -120,7 +125,14 @@ async def test_a_stall_is_dead_only_if_that_is_wanted(fake_clock: FakeClock) -> 
 async def test_other_requests_are_refused(fake_clock: FakeClock) -> None:
     app = probes(Consumer(MemorySource(log_of()), clock=fake_clock))
     assert (await get(app, "/")).status_code == 404
-    assert (await get(app, "/live", method="POST")).status_code == 405
+    for method, path, allowed in (
+        ("POST", "/live", "GET, HEAD"),
+        ("POST", "/stats", "GET, HEAD"),
+        ("GET", "/drain", "POST"),
+        ("HEAD", "/drain", "POST"),
+    ):
+        response = await get(app, path, method=method, peer="127.0.0.1")
+        assert (response.status_code, response.headers["allow"]) == (405, allowed)
     head = await get(app, "/live", method="HEAD")
     assert (head.status_code, head.text) == (200, "")
     assert head.headers["content-length"] == str(len(b"consumer: live\n"))
@@ -213,6 +225,111 @@ async def test_it_is_served_over_a_socket_until_the_block_ends(
         pass
 
 
+async def test_a_drain_is_begun_and_followed_over_a_socket(real_clock: object) -> None:
+    """With the token or from loopback; a header that names an address changes nothing for the
+    better.
+    """
+    consumer, gate = Consumer(MemorySource(log_of("a")), name="billing"), Gate()
+    async with serve_probes(consumer, port=0, token="s3cret") as (host, port):
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as client:
+            early = await client.post("/drain")
+            assert early.status_code == 409
+            assert early.json()["consumers"][0]["reason"].startswith("billing is not open")
+            async with consumer:
+                run = asyncio.create_task(consumer.run(gate))
+                await consumer.wait_ready()
+                for forwarded in ("127.0.0.1", "10.0.0.7"):
+                    response = await client.post("/drain", headers={"x-forwarded-for": forwarded})
+                    assert response.status_code == 401
+                    assert "it has the header x-forwarded-for" in response.text
+                assert consumer.ready
+                token = {"authorization": "Bearer s3cret", "x-forwarded-for": "10.0.0.7"}
+                for headers in ({}, token):
+                    response = await client.post("/drain", headers=headers)
+                    assert response.status_code == 202
+                    (told,) = response.json()["consumers"]
+                    assert told["stats"]["state"] == "draining"
+                gate.open()
+                report = await run
+            assert report.unfinished == ()
+            (told,) = (await client.get("/stats")).json()["consumers"]
+            assert (told["name"], told["stats"]["state"]) == ("billing", "closed")
+            assert told["stats"]["counts"]["acked"] == 1
+            assert (await client.post("/drain")).status_code == 202
+
+
+async def test_statistics_are_json(fake_clock: FakeClock) -> None:
+    """Of every consumer, open or not; a pipe's have those of its batcher."""
+    pipe = flow.pipe(MemorySource(log_of("a"), clock=fake_clock), Batcher(MemorySink()))
+    async with running(fake_clock, log_of("a"), Recorder(), name="billing") as consumer:
+        run = asyncio.create_task(pipe.run())
+        await fake_clock.run_until_idle()
+        answer = await get(probes(consumer, pipe, ANY), "/stats", headers=LOCAL, peer="::1")
+        pipe.stop()
+        await run
+    first, second, third = answer.json()["consumers"]
+    assert first["stats"]["partitions"]["t/0"]["position"] == 1
+    assert first["stats"]["is_ready"] is True
+    assert second["stats"]["batcher"]["destination"]["state"] == "available"
+    assert second["stats"]["source"]["deliveries"]["received"] == 1
+    assert (third["stats"], third["reason"][:20]) == (None, "consumer is not open")
+
+
+LOCAL = {"host": "localhost:8080"}
+BEARER = {"authorization": "Bearer s3cret"}
+
+
+@pytest.mark.parametrize(
+    ("peer", "headers", "open_to", "guarded"),
+    [
+        ("127.0.0.1", LOCAL, 200, 200),
+        ("127.8.0.1", {"host": "127.0.0.1"}, 200, 200),
+        ("::1", {"host": "[::1]:8080"}, 200, 200),
+        ("::ffff:127.0.0.1", LOCAL, 200, 200),
+        ("10.0.0.7", LOCAL, 403, 401),
+        ("::ffff:10.0.0.7", LOCAL, 403, 401),
+        ("2001:db8::1", LOCAL, 403, 401),
+        ("", LOCAL, 403, 401),  # a Unix socket, behind which a proxy is usual
+        ("10.0.0.7", {**LOCAL, "x-forwarded-for": "127.0.0.1"}, 403, 401),
+        ("127.0.0.1", {**LOCAL, "x-forwarded-for": "127.0.0.1"}, 403, 401),
+        ("127.0.0.1", {**LOCAL, "forwarded": "for=127.0.0.1"}, 403, 401),
+        ("127.0.0.1", {**LOCAL, "x-real-ip": "127.0.0.1"}, 403, 401),
+        ("127.0.0.1", {**LOCAL, "via": "1.1 edge"}, 403, 401),
+        ("127.0.0.1", {**LOCAL, "origin": "http://localhost:8080"}, 403, 401),
+        ("127.0.0.1", {"host": "probes.example"}, 403, 401),
+        ("127.0.0.1", {"host": "[::1"}, 403, 401),
+        ("10.0.0.7", BEARER, 403, 200),
+        ("10.0.0.7", {"authorization": "bearer  s3cret"}, 403, 200),
+        ("10.0.0.7", {"authorization": "Basic s3cret"}, 403, 401),
+        ("10.0.0.7", {"authorization": "Bearer s3cret2"}, 403, 401),
+        ("10.0.0.7", {"authorization": "Bearer"}, 403, 401),
+        ("10.0.0.7", {"authorization": "Bearer sécret"}, 403, 401),
+        ("127.0.0.1", {**LOCAL, "authorization": "Bearer wrong"}, 200, 401),
+    ],
+)
+async def test_statistics_and_the_drain_are_for_loopback_and_the_token(
+    fake_clock: FakeClock, peer: str, headers: dict[str, str], open_to: int, guarded: int
+) -> None:
+    """Without a token, and with one. A refused drain drains nothing."""
+    async with running(fake_clock, log_of("a"), Recorder(), name="billing") as consumer:
+        for token, status in ((None, open_to), ("s3cret", guarded)):
+            app = probes(consumer, token=token)
+            encoded: Any = {name: value.encode("latin-1") for name, value in headers.items()}
+            response = await get(app, "/stats", headers=encoded, peer=peer)
+            assert response.status_code == status
+            challenge = response.headers.get("www-authenticate", "")
+            assert challenge.startswith("Bearer realm=") == (status == 401)
+            assert ("invalid_token" in challenge) == (status == 401 and "authorization" in headers)
+            if status == 403:
+                assert "kubectl port-forward" in response.text
+                assert "token=" in response.text
+            if status != 200:
+                drained = await get(app, "/drain", "POST", headers=encoded, peer=peer)
+                assert drained.status_code == status
+                assert consumer.ready
+            assert "s3cret" not in response.text + repr(app) + repr(vars(app))
+
+
 async def test_a_taken_port_is_an_error_at_the_entry(real_clock: object) -> None:
     consumer = Consumer(MemorySource(log_of()))
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -228,13 +345,17 @@ async def test_a_taken_port_is_an_error_at_the_entry(real_clock: object) -> None
         (("x",), {}, "consumers='x': must be consumers"),
         ((ANY,), {"restart_when_stalled": 1}, "restart_when_stalled=1: must be True"),
         ((ANY,), {"registry": "x"}, "registry='x': must be a CollectorRegistry"),
+        ((ANY,), {"token": ""}, "token='': must be None, or visible ASCII"),
+        ((ANY,), {"token": "s3cret\n"}, r"token='\.\.\.': .*strip the newline"),
+        ((ANY,), {"token": b"s3cret"}, r"token='\.\.\.': must be None"),
     ],
 )
 def test_bad_arguments_are_refused(
     consumers: tuple[Any, ...], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as raised:
         probes(*consumers, **options)
+    assert "s3cret" not in str(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -234,7 +234,9 @@ def test_operate_streams(runner: asyncio.Runner, database: str) -> None:
 def test_watch_with_prometheus(
     runner: asyncio.Runner, database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    consumer, streams, queues, dies, collects, rules = snippets("how-to/watch-with-prometheus.md")
+    consumer, streams, queues, dies, collects, boards, rules = snippets(
+        "how-to/watch-with-prometheus.md"
+    )
     runner.run(install_streams(database))
     given: dict[str, Any] = {"dsn": database, **names("source")}
     for snippet in (consumer, streams, queues, dies):
@@ -242,12 +244,14 @@ def test_watch_with_prometheus(
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     collects.run(runner, given)
     assert given["metrics"]() == b""
+    boards.run(runner, given, **{"/var/lib/grafana/dashboards": str(tmp_path)})
+    assert len([*tmp_path.glob("sluicegate-*.json")]) == 4
     rules.run(runner, given, **{"/etc/prometheus": str(tmp_path)})
     assert (tmp_path / "sluicegate.yml").read_text().startswith("groups:\n# Rules for batchers")
 
 
-def test_why_is_it_stuck(runner: asyncio.Runner) -> None:
-    lag, probes = snippets("how-to/why-is-it-stuck.md")
+def test_why_is_it_stuck(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    lag, probes, guarded = snippets("how-to/why-is-it-stuck.md")
     log = MemoryLog()
     log.produce("orders", 1, key="a")
 
@@ -255,7 +259,9 @@ def test_why_is_it_stuck(runner: asyncio.Runner) -> None:
 
     consumer = Consumer(MemorySource(log, ends=True), name="billing")
     given: dict[str, Any] = {"consumer": consumer, "handle": handle}
-    probes.run(runner, given, **{"0.0.0.0": "127.0.0.1", "8080": str(free_port())})
+    monkeypatch.setenv("PROBES_TOKEN", "s3cret")
+    for served in (probes, guarded):
+        served.run(runner, given, **{"0.0.0.0": "127.0.0.1", "8080": str(free_port())})
     given["consumer"] = runner.run(Consumer(MemorySource(log)).__aenter__())
     lag.run(runner, given)
     runner.run(given["consumer"].__aexit__(None, None, None))

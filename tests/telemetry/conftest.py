@@ -8,11 +8,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.postgres.streams.log_pool import log
 
 from sluicegate.testing.servers.require import skip_or_fail
 
+__all__ = ["log", "promtool"]
 
-@pytest.fixture
+
+@pytest.fixture(scope="session")
 def promtool() -> str:
     """Prometheus's own checker: from the path, or unpacked from Debian's package."""
     found = shutil.which("promtool")

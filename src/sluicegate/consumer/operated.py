@@ -111,6 +111,10 @@ class Operated:
         """Fetch again from these partitions, or from all."""
         self._open().claims.resume(partitions or None)
 
+    def stats(self) -> Any:
+        """Return a snapshot of counts and levels. Thread-safe."""
+        return self._open().stats()
+
     @property
     def name(self) -> str:
         """Its name in logs, metrics and dead letters."""

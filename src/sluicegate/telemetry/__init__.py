@@ -1,9 +1,10 @@
-"""Telemetry: metrics, traces and alert rules.
+"""Telemetry: metrics, traces, alert rules and dashboards.
 
 - `metric`: a metric and an alert as rows of a table; `batcher_metrics`, `consumer_metrics`: the
   tables.
 - `observers`, `readings`: events and values of watched objects.
 - `prometheus`, `otel`: the exporters.
+- `grafana`: dashboards, made from the tables.
 - `tracing`, `consumer_tracing`: spans.
 """
 
@@ -16,12 +17,14 @@ from .tracing import Tracing, traced
 
 if TYPE_CHECKING:
     from .consumer_tracing import ConsumerTracing
+    from .grafana import grafana_dashboards
     from .otel import OpenTelemetryConsumerObserver, OpenTelemetryObserver
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
             "consumer_tracing": ["ConsumerTracing"],
+            "grafana": ["grafana_dashboards"],
             "otel": ["OpenTelemetryConsumerObserver", "OpenTelemetryObserver"],
         },
     )
@@ -36,6 +39,7 @@ __all__ = [
     "PrometheusObserver",
     "Tracing",
     "alert_rules",
+    "grafana_dashboards",
     "traced",
 ]
 

@@ -1,6 +1,6 @@
 """Metrics and alert rules as rows of a table: one table for each kind of watched object.
 
-1. All exporters, `alert_rules` and the reference page are made from the rows.
+1. All exporters, `alert_rules`, the dashboards and the reference page are made from the rows.
 2. A row without a `value` is counted when its event happens; the value of any other is read from
    the object's `stats()` on demand, and costs nothing until then.
 3. OpenTelemetry's name is the Prometheus name with a dot after its first word and without the unit:

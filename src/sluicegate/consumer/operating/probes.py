@@ -1,13 +1,16 @@
-"""Readiness, liveness and metrics of consumers over HTTP, as an ASGI application.
+"""Readiness, liveness, metrics, statistics and the drain of consumers over HTTP, as an ASGI
+application.
 
-| path | 200 | otherwise |
+| request | success | otherwise |
 |---|---|---|
-| `/ready` | all consumers are ready | 503: one is not |
-| `/live` | all consumers are alive | 503: one is not |
-| `/metrics` | the metrics of a registry of `prometheus_client` | 501: it is not installed |
+| `GET /ready` | 200: all consumers are ready | 503: one is not |
+| `GET /live` | 200: all consumers are alive | 503: one is not |
+| `GET /metrics` | 200: the metrics of a registry of `prometheus_client` | 501: it is not installed |
+| `GET /stats` | 200: `stats()` of all consumers | 401, 403: not admitted by `guard` |
+| `POST /drain` | 202: all consumers drain, or have ended | 409: one is not open; 401, 403 |
 
 The body of a probe states the reason, as text, or as JSON if the request accepts it. `?verbose`
-adds `explain()`, which contains keys of records.
+adds `explain()`, which contains keys of records. `/stats` and `/drain` answer with JSON.
 """
 
 from __future__ import annotations
@@ -15,16 +18,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import signal
 import socket
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from urllib.parse import parse_qs
 
 from ..._core.checks import bad, count, flag, text
 from ..._core.errors import ClosedError
 from ..._core.extras import missing, need
 from ..operated import Operated
+from .guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, MutableMapping
@@ -37,7 +44,7 @@ Scope: TypeAlias = "MutableMapping[str, Any]"
 Receive: TypeAlias = "Callable[[], Awaitable[MutableMapping[str, Any]]]"
 Send: TypeAlias = "Callable[[MutableMapping[str, Any]], Awaitable[None]]"
 
-READY, LIVE, METRICS = "/ready", "/live", "/metrics"
+READY, LIVE, METRICS, STATS, DRAIN = "/ready", "/live", "/metrics", "/stats", "/drain"
 NO_CLIENT = str(missing("prometheus_client", "prometheus", "/metrics"))
 
 Verdict: TypeAlias = "tuple[str, str | None]"
@@ -52,9 +59,11 @@ def probes(
     *consumers: Operated,
     restart_when_stalled: bool = False,
     registry: CollectorRegistry | None = None,
+    token: str | None = None,
 ) -> Probes:
-    """Return an ASGI application that answers `GET /ready` and `GET /live` with 200 or 503, and
-    `GET /metrics` for Prometheus.
+    """Return an ASGI application that answers `GET /ready` and `GET /live` with 200 or 503,
+    `GET /metrics` for Prometheus, `GET /stats` with the statistics, and `POST /drain`, which calls
+    `stop()`.
 
     Args:
         consumers: at least one; the answer of a probe is 200 only if all of them pass.
@@ -62,6 +71,9 @@ def probes(
         registry: the registry of `/metrics`, as given to the observers; default: the global one of
             `prometheus_client`, or the files of all processes in its multiprocess mode. Without
             `prometheus_client`, `/metrics` answers 501.
+        token: admits requests for `/stats` and `/drain` with `Authorization: Bearer <token>`.
+            Without it, only loopback is answered; proxies on the same host are not loopback.
+            Default: no token.
 
     Serve it on the event loop of the consumers: a blocked loop then does not answer, which fails
     the probe. Raises `ConfigError` for bad arguments.
@@ -74,7 +86,8 @@ def probes(
     if registry is not None and not _is_registry(registry):
         raise bad("registry", registry, "must be a CollectorRegistry of prometheus_client, or None")
     restart = flag("restart_when_stalled", restart_when_stalled)
-    return Probes(consumers, restart_when_stalled=restart, registry=registry)
+    guard = Guard(token)
+    return Probes(consumers, restart_when_stalled=restart, registry=registry, guard=guard)
 
 
 def _is_registry(registry: object) -> bool:
@@ -92,6 +105,7 @@ class Answer(NamedTuple):
     kind: str
     """The content type."""
     body: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class Probes:
@@ -103,8 +117,10 @@ class Probes:
         *,
         restart_when_stalled: bool,
         registry: CollectorRegistry | None,
+        guard: Guard,
     ) -> None:
         self._consumers = consumers
+        self._guard = guard
         self._registry = registry
         self._restart_when_stalled = restart_when_stalled
 
@@ -119,12 +135,16 @@ class Probes:
 
     def _answer(self, scope: Scope) -> Answer:
         path = _path_of(scope)
-        if path not in {READY, LIVE, METRICS}:
-            return _text(404, "not found: try /ready, /live or /metrics")
-        if scope["method"] not in {"GET", "HEAD"}:
-            return _text(405, "method not allowed: use GET")
+        if path not in {READY, LIVE, METRICS, STATS, DRAIN}:
+            return _text(404, "not found: try /ready, /live, /metrics, /stats or /drain")
+        allowed = ("POST",) if path == DRAIN else ("GET", "HEAD")
+        if scope["method"] not in allowed:
+            answer = _text(405, f"method not allowed: use {allowed[0]}")
+            return answer._replace(headers=((b"allow", ", ".join(allowed).encode()),))
         if path == METRICS:
             return _metrics(scope, self._registry)
+        if path in {STATS, DRAIN}:
+            return self._operate(scope, path)
         verdicts = [self._verdict(consumer, path) for consumer in self._consumers]
         told = [_explained(consumer) for consumer in self._consumers if _is_verbose(scope)]
         status = 200 if all(reason is None for _, reason in verdicts) else 503
@@ -136,12 +156,47 @@ class Probes:
         ]
         return _text(status, *lines, *told)
 
+    def _operate(self, scope: Scope, path: str) -> Answer:
+        """Answer `/stats` or `/drain`, if the guard admits the request."""
+        refusal = self._guard.refusal(scope)
+        if refusal is not None:
+            answer = _text(refusal.status, refusal.text)
+            if refusal.challenge is None:
+                return answer
+            return answer._replace(headers=((b"www-authenticate", refusal.challenge.encode()),))
+        told = [_operated(consumer, is_drained=path == DRAIN) for consumer in self._consumers]
+        is_open = all(each["stats"] is not None for each in told)
+        status = 200 if path == STATS else 202 if is_open else 409
+        return _json_text(status, {"consumers": told})
+
     def _verdict(self, consumer: Operated, path: str) -> Verdict:
         health = consumer.health()
         if path == READY:
             return consumer.name, health.not_ready
         stalled = health.stalled if self._restart_when_stalled else None
         return consumer.name, health.not_alive or stalled
+
+
+def _operated(consumer: Operated, *, is_drained: bool) -> dict[str, Any]:
+    try:
+        if is_drained:
+            consumer.stop()
+        return {"name": consumer.name, "stats": _plain(consumer.stats()), "reason": None}
+    except ClosedError as error:
+        return {"name": consumer.name, "stats": None, "reason": str(error)}
+
+
+def _plain(value: Any) -> Any:
+    """Convert statistics for JSON: classes and mappings to objects, and their keys to text."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in cast("tuple[Any, ...]", value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
 def _explained(consumer: Operated) -> str:
@@ -163,6 +218,10 @@ def _json(status: int, probe: str, verdicts: list[Verdict], told: list[str]) -> 
     for consumer, explanation in zip(consumers, told, strict=False):
         consumer["explanation"] = explanation.splitlines()
     body = {probe: status == 200, "consumers": consumers}
+    return _json_text(status, body)
+
+
+def _json_text(status: int, body: object) -> Answer:
     return Answer(status, "application/json", f"{json.dumps(body)}\n".encode())
 
 
@@ -204,6 +263,7 @@ async def _respond(send: Send, answer: Answer, *, has_body: bool) -> None:
         (b"content-type", answer.kind.encode()),
         (b"content-length", b"%d" % len(answer.body)),
         (b"cache-control", b"no-store"),
+        *answer.headers,
     ]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body if has_body else b""})
@@ -223,9 +283,10 @@ async def serve_probes(
     port: int = 8080,
     restart_when_stalled: bool = False,
     registry: CollectorRegistry | None = None,
+    token: str | None = None,
 ) -> AsyncGenerator[tuple[str, int]]:
-    """Serve `probes(*consumers)` over HTTP inside an `async with`, that is `/ready`, `/live` and
-    `/metrics`; yield the address.
+    """Serve `probes(*consumers)` over HTTP inside an `async with`, that is `/ready`, `/live`,
+    `/metrics`, `/stats` and `/drain`; yield the address.
 
     Args:
         consumers: the consumers to probe, at least one.
@@ -234,13 +295,16 @@ async def serve_probes(
         port: 0 selects a free port; default 8080.
         restart_when_stalled: as for `probes`.
         registry: as for `probes`.
+        token: as for `probes`. It travels unencrypted.
 
     Enter it outside `run`, so that `/ready` answers 503 while the consumer drains. Installs no
     signal handler and no logging, and logs no request. Needs the extra `probes`. Raises
     `MissingExtra`, `ConfigError` for bad arguments, and `OSError` if the address is not available.
     The exit suspends for about 0.2 s, and up to one second longer while requests are open.
     """
-    app = probes(*consumers, restart_when_stalled=restart_when_stalled, registry=registry)
+    app = probes(
+        *consumers, restart_when_stalled=restart_when_stalled, registry=registry, token=token
+    )
     text("host", host)
     if count("port", port, least=0) > LAST_PORT:
         raise bad("port", port, f"must be at most {LAST_PORT}")
@@ -292,6 +356,7 @@ def _server(app: Probes) -> uvicorn.Server:
             app,
             lifespan="off",
             ws="none",
+            proxy_headers=False,  # otherwise a header decides what is loopback
             http=ProbeProtocol,
             timeout_graceful_shutdown=GRACE,
         )
