@@ -110,6 +110,10 @@ class WatchedHost:
         self._truth.ended(self._member, claims)
         self._host.ended(claims)
 
+    def cancelled(self, claim: SourceClaim, offsets: Collection[int]) -> None:
+        """Forward cancelled records."""
+        self._host.cancelled(claim, offsets)
+
     def reported(self, trouble: str | None) -> None:
         """Forward a reported problem."""
         self._host.reported(trouble)

@@ -64,6 +64,9 @@ class Host:
             assert isinstance(claim, Claim)
             claim.is_closed = True
 
+    def cancelled(self, claim: SourceClaim, offsets: Collection[int]) -> None:
+        raise AssertionError(f"nothing cancels {offsets} of {claim}")
+
     def reported(self, trouble: str | None) -> None:
         assert trouble is None
 

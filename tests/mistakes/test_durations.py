@@ -224,6 +224,7 @@ NOT_CHECKED = {
     "Write(patience=)": "checked as that of `register`, with its pipeline",
     "JobAdmin.apply_retention(keep_ids=)": "only a timedelta",
     "JobAdmin.apply_retention(keep_clients=)": "only a timedelta",
+    "JobAdmin.list(older_than=)": "only a timedelta",
     "JobAdmin.purge(older_than=)": "only a timedelta",
     "QueueSettings(keep_done=)": "only a timedelta",
     "QueueSettings(keep_dead=)": "only a timedelta",

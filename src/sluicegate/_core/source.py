@@ -192,6 +192,13 @@ class ClaimHost(Protocol):
     def ended(self, claims: Collection[SourceClaim]) -> None:
         """End these claims, after a revoke or a loss: no more positions are committed for them."""
 
+    def cancelled(self, claim: SourceClaim, offsets: Collection[int]) -> None:
+        """Cancel records of a claim: a running handler is cancelled, and none begins.
+
+        They are returned to the source by `TakesBack.give_up`, whatever their remaining attempts. One
+        that is acknowledged nevertheless is settled.
+        """
+
     def reported(self, trouble: str | None) -> None:
         """Record why the source cannot deliver at present, for operators; `None` if it can."""
 

@@ -146,6 +146,9 @@ class DenseHost:
     def ended(self, claims: Collection[SourceClaim]) -> None:
         self._host.ended(outer_of(claims))
 
+    def cancelled(self, claim: SourceClaim, offsets: Collection[int]) -> None:
+        raise AssertionError(f"nothing cancels {offsets} of {claim}")
+
     def reported(self, trouble: str | None) -> None:
         self._host.reported(trouble)
 

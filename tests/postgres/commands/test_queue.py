@@ -191,8 +191,66 @@ def test_jobs_are_redriven_purged_and_forgotten(queue: Queue) -> None:
     assert queue.err == "1 jobs were deleted\n"
     queue("retain", "--keep-ids", "1d")
     assert queue.err == (
-        "mails: 0 handled jobs, 0 dead letters, 0 ids and 0 clients were deleted\n"
+        "mails: 0 handled jobs, 0 dead letters, 0 cancelled jobs, 0 ids and 0 clients were deleted\n"
     )
+
+
+def test_jobs_are_listed_shown_cancelled_and_tried_again(queue: Queue) -> None:
+    """Payloads, headers and secrets are hidden, and control characters escaped."""
+    queue("create", "mails", "--max-attempts", "3", "--poison", "skip")
+    queue.insert(("a\x1b[31m", {"card": 4111}), ("b", 2), ("b", 3), (None, 4))
+    assert queue.fail() == "dead"
+    queue.execute("UPDATE {schema}.lane SET lease = NULL, lease_until = NULL")
+    queue.execute('UPDATE {schema}.job SET lease = NULL, headers = \'{"h": "s3"}\'')
+    queue.execute(f"UPDATE {{schema}}.finished_job SET reason = 'postgresql://me:{SECRET}@host/x'")
+    queue("jobs", "mails", "--limit", "2")
+    assert [line.split()[:3] for line in queue.lines[1:]] == [
+        [place, "b", "waiting"] for place in ("2", "3")
+    ]
+    assert queue.err.startswith("there may be more: --after ")
+    queue("jobs", "mails", "--json", "--after", queue.err.split()[-1])
+    found = json.loads(queue.out)
+    assert ([job["place"] for job in found["jobs"]], found["next"]) == ([4], None)
+    assert not {"payload", "headers"} & found["jobs"][0].keys()
+    queue("jobs", "mails", "--json", "--payload", "--state", "waiting", "--key", "b")
+    found = json.loads(queue.out)["jobs"]
+    assert [(job["payload"], job["headers"]) for job in found] == [
+        (2, {"h": "s3"}),
+        (3, {"h": "s3"}),
+    ]
+    queue("dead", "mails")
+    assert queue.lines[:2] == ["jobs  error", "   1  ValueError"]
+    assert "a\\x1b[31m" in queue.lines[-1]
+    assert "ValueError: postgresql://***" in queue.lines[-1]
+    assert "4111" not in queue.out
+    queue("dead", "mails", "--payload", "--error", "ValueError", "--older-than", "0s")
+    assert '{"card": 4111}' in queue.out
+    queue("dead", "mails", "--json")
+    assert json.loads(queue.out)["errors"] == {"ValueError": 1}
+    assert SECRET not in queue.out
+    queue("show", "mails", "1")
+    assert "reason:       postgresql://***" in queue.lines
+    queue("show", "mails", "3", "--json", "--payload")
+    found = json.loads(queue.out)
+    assert (found["payload"], found["lane"]["jobs"]) == (3, 2)
+    assert "behind the job at 2" in found["waits_for"]
+    queue("show", "mails", "99", code=2)
+    assert "neither has nor keeps a job at 99" in queue.err
+    queue("cancel", "mails", "3", "4", "99", code=2)
+    assert "cancel 2 jobs of the queue mails? There is no terminal" in queue.err
+    queue.claim()
+    queue("cancel", "mails", "3", "4", code=2)
+    assert "cancel 2 jobs, 1 of them leased, of the queue mails?" in queue.err
+    queue("cancel", "mails", "3", "4", "99", "--yes")
+    assert [line.split() for line in queue.lines[1:]] == [
+        ["3", "cancelling"],
+        ["4", "cancelling"],
+        ["99", "missing"],
+    ]
+    queue("retry", "mails", "1", "2", "--json")
+    assert json.loads(queue.out) == {"1": "enqueued", "2": "leased"}
+    queue("jobs", "mails", "--state", "parked", "--key", "b", code=2)
+    assert "cannot be given for parked jobs" in queue.err
 
 
 def test_a_pause_and_a_drop(queue: Queue) -> None:
@@ -275,6 +333,11 @@ def test_a_wrong_queue_schema_or_server_is_told_without_secrets(
         ("pause", "x"),
         ("resume", "x"),
         ("retain", "x"),
+        ("jobs", "x"),
+        ("dead", "x"),
+        ("show", "x", "1"),
+        ("cancel", "x", "1", "--yes"),
+        ("retry", "x", "1"),
         ("drop", "x", "--yes"),
         ("alter", "x"),
     ):

@@ -17,6 +17,7 @@ from tests.postgres.streams.log_help import Log, role
 
 from sluicegate import ClosedError, ConfigError, RefusedError, UnavailableError
 from sluicegate.postgres import PostgresAccess, QueueAdmin, install_streams
+from sluicegate.postgres.queues.jobs import JOB_STATES
 from sluicegate.postgres.queues.queries import QueueQueries
 from sluicegate.postgres.queues.settings import QueueSettings
 
@@ -226,7 +227,12 @@ async def test_a_wrong_schema_or_role_is_one_clear_error(
             await theirs.create("more", sticky=True)
             await theirs.pause("mails")
             await (await theirs.keys("mails")).park("a")
-            await (await theirs.jobs("mails")).purge("waiting")
+            jobs = await theirs.jobs("mails")
+            for state in (None, *JOB_STATES):
+                assert not (await jobs.list(state)).items
+            assert await jobs.cancel([1]) == await jobs.retry([1]) == {1: "missing"}
+            assert await jobs.show(1) is None
+            await jobs.purge("waiting")
             await (await theirs.routing("more", "g")).assign([(0, 65535, "one")])
             with pytest.raises(RefusedError, match="permission denied"):
                 await theirs.drop("mails")

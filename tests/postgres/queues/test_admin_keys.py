@@ -272,8 +272,8 @@ async def test_retention_deletes_what_is_kept_no_longer(log: Log) -> None:
                 f"UPDATE {log.sql}.{table} SET {column} = {column} - interval '1 hour'"
             )
         jobs = await admin.jobs("mails")
-        assert await jobs.apply_retention() == (1, 0, 0, 0)
+        assert await jobs.apply_retention() == (1, 0, 0, 0, 0)
         soon = timedelta(minutes=1)
-        assert await jobs.apply_retention(keep_ids=soon, keep_clients=soon) == (0, 0, 1, 1)
+        assert await jobs.apply_retention(keep_ids=soon, keep_clients=soon) == (0, 0, 0, 1, 1)
         await admin.alter("mails", keep_dead=60)
-        assert await (await admin.jobs("mails")).apply_retention() == (0, 2, 0, 0)
+        assert await (await admin.jobs("mails")).apply_retention() == (0, 2, 0, 0, 0)

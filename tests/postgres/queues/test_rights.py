@@ -34,6 +34,8 @@ OPERATE = (
     "SELECT {s}.resume_lane('q', 'k', false, false)",
     "SELECT {s}.resume_loose('q', '{{1}}', false)",
     "SELECT {s}.redrive_jobs('q', NULL, NULL, 10)",
+    "SELECT {s}.cancel_jobs('q', '{{1}}')",
+    "SELECT {s}.retry_jobs('q', '{{1}}')",
     "SELECT {s}.assign_ranges('q', 'g', '{{0}}', '{{65535}}', '{{c}}', true)",
     "SELECT {s}.ring_again(NULL)",
 )
@@ -55,6 +57,7 @@ WRITES = (
     "SELECT {s}.merge_bells('q', 10, now())",
     "SELECT {s}.pick_lanes('q', 10, now())",
     "SELECT {s}.finish_jobs(NULL, '{{1}}', now())",
+    "SELECT {s}.drop_cancelled(NULL, '{{k}}', '{{1}}', now())",
     "DROP TABLE {s}.job",
 )
 NOT_TO_ENQUEUE = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..._core import checks
 from ..._core.classify import caused
-from ..._core.errors import PermanentError, TimedOutError
+from ..._core.errors import PermanentError, StoppedError, TimedOutError
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -124,6 +124,11 @@ class NoHandlerError(PoisonError):
 
 class HandlerTimeout(TimedOutError):
     """A handler was cancelled because it ran longer than the consumer's `timeout`."""
+
+
+def cancelled_by_source() -> StoppedError:
+    """Return the error of a message that its source has cancelled."""
+    return StoppedError("cancelled by an operator")
 
 
 def reason_of(result: ToDeadLetter | Terminate) -> BaseException:

@@ -284,6 +284,9 @@ class Settler:
     def _failed(self, message: Message, error: BaseException | None, delay: float | None) -> None:
         self._run.count("naks")
         error = error or TransientError("the handler did not acknowledge the message")
+        if message.offset in message.claim.cancelled:
+            self._poison.bury(message, error)
+            return
         kind = classified(error)
         if kind is ErrorClass.STOPPED:  # of a destination's writer, or of a cancelled batch
             kind = ErrorClass.UNAVAILABLE

@@ -47,6 +47,7 @@ from .results import (
     Terminate,
     ToDeadLetter,
     UndecodableError,
+    cancelled_by_source,
     of_raised,
 )
 
@@ -94,10 +95,13 @@ class Sifted(NamedTuple):
 
 
 def refused(message: Message) -> Terminate | ToDeadLetter | None:
-    """Return the result of a message whose record could not be decoded; `None` for any other.
+    """Return the result of a message that was cancelled, or whose record could not be decoded; `None`
+    for any other.
 
-    It is poison. From the park store, where no handler can repair it, it goes to the dead letters.
+    The latter is poison. From the park store, where no handler can repair it, it goes to the dead letters.
     """
+    if message.claim.cancelled and message.offset in message.claim.cancelled:
+        return ToDeadLetter(error=cancelled_by_source())
     error = error_of_decoding(message.record)
     if error is None:
         return None

@@ -92,7 +92,9 @@ class Schedule:
         """Sizes of records, and the errors of records without a size."""
         self._lanes: dict[Hashable, Lanes[Message]] = {}
         self.has_undecodable = False
-        """Whether a message inside may have a record that could not be decoded (`refused`)."""
+        """Whether a message inside may have a record that could not be decoded, or be cancelled
+        (`refused`).
+        """
 
     @property
     def acknowledged(self) -> int:
@@ -406,6 +408,10 @@ class Schedule:
     def take_blocked(self, message: Message) -> None:
         """Begin the turn of a blocked message outside the ready queue."""
         del self.blocked[message]
+
+    def refuse_some(self) -> None:
+        """Note that some messages inside may be cancelled."""
+        self.has_undecodable = True
 
     def replay(self, message: Message) -> None:
         """Begin the turn of a message from the park store, whose key is parked."""

@@ -24,7 +24,7 @@ from . import offset_map
 from .tracker import Tracker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from ..._core.order.lanes import Lanes
     from ..._core.source import SourceRecord, TopicPartition
@@ -101,6 +101,7 @@ class Claim:
     __slots__ = (
         "_state",
         "attempts",
+        "cancelled",
         "committed",
         "is_closed",
         "is_closing",
@@ -136,6 +137,8 @@ class Claim:
         self.owner = owner
         self.tracker = Tracker(start.offset, tells_each=tells_each)
         self.attempts: dict[int, Attempts] = {}
+        self.cancelled: Collection[int] = ()
+        """Offsets of messages that the source has cancelled."""
         self.committed = start
         self.is_cut = False
         """Whether the last map was too large and was cut."""
@@ -163,6 +166,10 @@ class Claim:
         """Return whether a commit of this position would store something new."""
         state = self._state
         return position != self.committed or (state is not None and state.owes(position.offset))
+
+    def cancel(self, offsets: Collection[int]) -> None:
+        """Note messages that the source has cancelled."""
+        self.cancelled = {*self.cancelled, *offsets}
 
     def pause(self, *, paused: bool) -> None:
         """Stop or continue fetching from this claim."""

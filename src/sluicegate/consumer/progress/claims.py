@@ -154,6 +154,11 @@ class Claims:
         self._changed.fire()
         self._tell("lost", lost)
 
+    def cancelled(self, claim: SourceClaim, offsets: Collection[int]) -> None:
+        """Cancel messages of a claim, now or when they arrive; those that were cancelled stay so."""
+        for mine in self._mine([claim]):
+            self._drainer.cancel(mine, offsets)
+
     def reported(self, trouble: str | None) -> None:
         """Record why the source cannot deliver; `None` if it can."""
         self.trouble = trouble

@@ -4,6 +4,7 @@
    settle leave at the deadline.
 2. Running handlers and writes are cancelled at the deadline, and then have `GRACE` seconds to end.
    A handler that ignores its cancellation is deaf: it is reported, and keeps its key.
+3. A message that its source has cancelled ends alone: its handler is cancelled, or does not begin.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..._core.clock import wait_until
 from ..._core.errors import StoppedError
 from ..._core.logs import log_safely
+from ..handling.results import cancelled_by_source
 from ..operating.report import WaitReason
 
 if TYPE_CHECKING:
@@ -104,6 +106,15 @@ class Drainer:
                 and self._departures.reason_of(each) is not WaitReason.GIVING_BACK
             ]
         )
+
+    def cancel(self, claim: Claim, offsets: Collection[int]) -> None:
+        """Cancel messages: the handlers of running ones now, and others before they are handled."""
+        new = {*offsets}.difference(claim.cancelled)
+        claim.cancel(new)
+        self._schedule.refuse_some()
+        for slot in self._workers.slots:
+            if any(each.claim is claim and each.offset in new for each in slot.messages()):
+                slot.cut(cancelled_by_source())
 
     def running(self, claims: Collection[Claim]) -> list[Message]:
         """Return the messages of these claims that run, are being written or wait for a manual

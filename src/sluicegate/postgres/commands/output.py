@@ -8,19 +8,21 @@ import asyncio
 import sys
 from contextlib import contextmanager
 from dataclasses import asdict, fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.errors import SluicegateError
 from ..._core.text import text_of
 from ...cli.console import BAD_USE, UseError, encodable, say
 from ...letters.text import as_json, printable, without_secrets
+from ..queues.contents import COUNT_TO
 from ..schema.contents import LOST_JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 
     from ..queues.contents import StoppedJob
+    from ..queues.jobs import Job, JobDetail, JobPage
     from ..queues.report import QueueReport
     from ..queues.stats import LaneStats, QueueStats, RangeStats, StoredQueue
     from ..streams.stats import SlotStats, SubscriptionReport, SubscriptionStats
@@ -34,6 +36,7 @@ SLOTS = ("slot", "position", "messages", "oldest", "seconds", "why")
 _NUMBERS = frozenset({"messages", "seconds", "slots", "slot", "processes", "position", "oldest"})
 QUEUE_LAG = ("queue", "jobs", "ready", "new", "delayed", "leased", "blocked", "parked", "dead", "oldest", "consumers", "state")  # fmt: skip
 LANES = ("key", "state", "jobs", "seconds", "attempts", "consumer", "reason")
+JOB_LIST = ("place", "key", "state", "attempts", "at", "consumer", "reason")
 JOBS = ("place", "state", "seconds", "attempts", "reason")
 KEYS = ("key", "slot", "jobs", "seconds", "why")
 RANGES = ("group", "slots", "consumer", "state")
@@ -270,6 +273,76 @@ def print_lanes(lanes: Sequence[LaneStats], jobs: Sequence[StoppedJob], *, in_js
             for each in jobs
         ]
         print_table(JOBS, stopped, _QUEUE_NUMBERS)
+
+
+def print_jobs(
+    page: JobPage, errors: Mapping[str, int] | None, *, in_json: bool, payload: bool
+) -> None:
+    """Print a line per job and the cursor of the next page, or all as JSON; and, of dead letters,
+    first their number by error class.
+    """
+    if in_json:
+        found = [_job_as_dict(each, payload=payload) for each in page.items]
+        counted = {} if errors is None else {"errors": dict(errors)}
+        print_json({**counted, "jobs": found, "next": page.next})
+        return
+    if errors:
+        rows = [(_count(count, COUNT_TO), name or "(none)") for name, count in errors.items()]
+        print_table(("jobs", "error"), rows, _QUEUE_NUMBERS)
+        print()
+    heads = (*JOB_LIST, "payload") if payload else JOB_LIST
+    print_table(heads, [_job_row(each, payload=payload) for each in page.items], _QUEUE_NUMBERS)
+    if page.next is not None:
+        say(f"there may be more: --after {page.next}")
+
+
+def _job_row(job: Job, *, payload: bool) -> list[object]:
+    state = f"{job.state}, cancelled" if job.is_cancelled else job.state
+    told = ": ".join(filter(None, (job.error, job.reason)))
+    since = (job.finished_at or job.at).isoformat(timespec="seconds")
+    row = [job.place, job.key or "", state, job.attempts, since, job.owner or ""]
+    shown = [as_json(job.payload, encoding=None)] if payload else []
+    return [*row, _hidden(told, payload=payload), *shown]
+
+
+def _job_as_dict(job: Job, *, payload: bool) -> dict[str, Any]:
+    names = [field.name for field in fields(job)][: None if payload else -2]  # and no headers
+    found = {
+        name: getattr(job, name) for name in names
+    }  # not a deep copy, of payloads that are deep
+    times = {
+        name: value.isoformat() for name, value in found.items() if isinstance(value, datetime)
+    }
+    return {**found, **times, "reason": _hidden(job.reason, payload=payload)}
+
+
+def _hidden(text: str | None, *, payload: bool) -> str | None:
+    return text if payload or text is None else without_secrets(text)
+
+
+def print_job(detail: JobDetail, *, in_json: bool, payload: bool) -> None:
+    """Print the facts of a job, of its lane, and why it waits."""
+    facts = _job_as_dict(detail.job, payload=payload)
+    facts["waits_for"] = _hidden(detail.waits_for, payload=payload)
+    if (lane := detail.lane) is not None:
+        hidden = {"reason": _hidden(lane.reason, payload=payload)}
+        shown = f"{lane.state}, {lane.jobs} jobs, slot {lane.slot}"
+        facts["lane"] = asdict(lane) | hidden if in_json else shown
+    if in_json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        if value is not None:
+            shown = value if isinstance(value, str) else as_json(value, encoding=None)
+            print(encodable(printable(f"{name + ':':14}{shown}")))
+
+
+def print_fates(fates: Mapping[int, str], *, in_json: bool) -> None:
+    """Print a line per place with what became of its job, or all as JSON."""
+    if in_json:
+        print_json(dict(fates))
+    else:
+        print_table(("place", "result"), sorted(fates.items()), _QUEUE_NUMBERS)
 
 
 def print_queue_report(report: QueueReport) -> None:

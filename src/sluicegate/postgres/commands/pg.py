@@ -41,7 +41,7 @@ _RIGHTS = {
     "subscribe": "may read messages and store positions of subscriptions",
     "enqueue": "may enqueue jobs, but neither read nor claim them",
     "work": "may read queues, and claim and settle jobs",
-    "operate": "may create and change queues, resume and park keys, redrive and purge jobs",
+    "operate": "may create and change queues, resume and park keys, cancel, redrive and purge jobs",
 }
 
 

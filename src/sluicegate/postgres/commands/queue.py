@@ -16,7 +16,16 @@ from ...cli.parser import DSN, Group
 from ...letters.text import printable
 from ..queues.admin import QueueAdmin
 from ..queues.settings import QueueSettings
-from .output import Progress, answer, print_json, print_lanes, print_queues
+from .output import (
+    Progress,
+    answer,
+    print_fates,
+    print_job,
+    print_jobs,
+    print_json,
+    print_lanes,
+    print_queues,
+)
 from .output import print_queue_lag as print_lag
 from .output import print_queue_report as print_report
 from .output import queue_report_as_dict as report_as_dict
@@ -95,9 +104,6 @@ async def _explain(options: argparse.Namespace, admin: QueueAdmin) -> int:
 
 def _say_none(options: argparse.Namespace) -> None:
     say(f"the schema {options.schema} has no queue; `sluicegate queue create` makes one")
-
-
-REPORTS: dict[str, Command] = {"list": _list, "lag": _lag, "lanes": _lanes, "explain": _explain}
 
 
 # -- settings --------------------------------------------------------------------------------------
@@ -218,6 +224,44 @@ async def _move(options: argparse.Namespace, admin: QueueAdmin) -> int:
 # -- jobs ------------------------------------------------------------------------------------------
 
 
+async def _jobs(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    jobs = await admin.jobs(options.queue)
+    names = ("key", "error", "older_than", "limit", "after", "payload")
+    page = await jobs.list(options.state, **{name: getattr(options, name) for name in names})
+    errors = await jobs.errors() if options.queue_command == "dead" else None
+    print_jobs(page, errors, in_json=options.json, payload=options.payload)
+    return OK
+
+
+async def _show(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    jobs = await admin.jobs(options.queue)
+    detail = await jobs.show(options.place)
+    if detail is None:
+        raise UseError(f"the queue {options.queue} neither has nor keeps a job at {options.place}")
+    print_job(detail, in_json=options.json, payload=options.payload)
+    return OK
+
+
+async def _cancel(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    jobs = await admin.jobs(options.queue)
+    print_fates(await jobs.cancel(options.places), in_json=options.json)
+    return OK
+
+
+async def _ask_cancel(options: argparse.Namespace, admin: QueueAdmin) -> str:
+    jobs = await admin.jobs(options.queue)
+    found = [job for job in await jobs.find(options.places) if job.finished_at is None]
+    leased = sum(job.state == "leased" for job in found)
+    running = f", {leased} of them leased," if leased else ""
+    return f"cancel {len(found)} jobs{running} of the queue {options.queue}?"
+
+
+async def _retry(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    jobs = await admin.jobs(options.queue)
+    print_fates(await jobs.retry(options.places), in_json=options.json)
+    return OK
+
+
 async def _redrive(options: argparse.Namespace, admin: QueueAdmin) -> int:
     jobs, progress = await admin.jobs(options.queue), Progress("jobs", "enqueued again")
     with progress.interruptions():
@@ -240,10 +284,11 @@ async def _purge(options: argparse.Namespace, admin: QueueAdmin) -> int:
 
 async def _ask_purge(options: argparse.Namespace, admin: QueueAdmin) -> str:
     await admin.jobs(options.queue)
-    names = {"waiting": "waiting jobs", "done": "handled jobs", "dead": "dead letters"}
+    names = {"done": "handled jobs", "dead": "dead letters"}
+    name = names.get(options.what, f"{options.what} jobs")
     key = "" if options.key is None else f" of the key {options.key}"
     age = "" if options.older_than is None else f" from before {options.older_than.isoformat()}"
-    return f"delete the {names[options.what]}{key}{age} of the queue {options.queue} for good?"
+    return f"delete the {name}{key}{age} of the queue {options.queue} for good?"
 
 
 async def _retain(options: argparse.Namespace, admin: QueueAdmin) -> int:
@@ -254,12 +299,21 @@ async def _retain(options: argparse.Namespace, admin: QueueAdmin) -> int:
             keep_ids=options.keep_ids, keep_clients=options.keep_clients
         )
         say(
-            f"{name}: {gone.done} handled jobs, {gone.dead} dead letters, {gone.ids} ids and "
-            f"{gone.clients} clients were deleted"
+            f"{name}: {gone.done} handled jobs, {gone.dead} dead letters, {gone.cancelled} cancelled "
+            f"jobs, {gone.ids} ids and {gone.clients} clients were deleted"
         )
     return OK
 
 
+REPORTS: dict[str, Command] = {
+    "list": _list,
+    "lag": _lag,
+    "lanes": _lanes,
+    "explain": _explain,
+    "jobs": _jobs,
+    "dead": _jobs,
+    "show": _show,
+}
 CHANGES: dict[str, Command] = {
     "create": _create,
     "alter": _alter,
@@ -270,18 +324,26 @@ CHANGES: dict[str, Command] = {
     "park": _park,
     "unpark": _unpark,
     "move": _move,
+    "cancel": _cancel,
+    "retry": _retry,
     "redrive": _redrive,
     "purge": _purge,
     "retain": _retain,
 }
-QUESTIONS: dict[str, Question] = {"drop": _ask_drop, "unblock": _ask_unblock, "purge": _ask_purge}
+QUESTIONS: dict[str, Question] = {
+    "drop": _ask_drop,
+    "unblock": _ask_unblock,
+    "cancel": _ask_cancel,
+    "purge": _ask_purge,
+}
 """The confirmation of each command; `None` if nothing is lost."""
 
 
 GROUP = Group(
     description=(
-        "Create and change queues in PostgreSQL; show waiting jobs and why they wait; continue, park "
-        "or skip keys, move slots between consumers, enqueue dead letters again, delete jobs."
+        "Create and change queues in PostgreSQL; show jobs and why they wait; cancel them or try them "
+        "again; continue, park or skip keys, move slots between consumers, enqueue dead letters again, "
+        "delete jobs."
     ),
     example=f"sluicegate queue lag {DSN}",
     options=queue_options,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...cli.parser import DSN, age, count, when
 from ..queues.admin import STATS_TO
+from ..queues.jobs import FINISHED, JOB_STATES
 from ..queues.queries import STATES
 from ..queues.ring import SLOTS
 from ..queues.settings import POISONS, QueueSettings
@@ -24,7 +25,11 @@ _TOLD = {
     "QUEUE": "the queue",
     "KEY": "the key; none for a queue with ordering_required",
     "GROUP": "the group of consumers",
+    "PLACE": "the place of a job, as `jobs` lists it",
 }
+
+
+_IN_JSON = frozenset({"list", "lag", "lanes", "explain", "jobs", "dead", "show", "cancel", "retry"})
 
 
 class _Command(NamedTuple):
@@ -73,6 +78,20 @@ _COMMANDS = (
         "QUEUE GROUP",
         "mails mailers 0-32767 mailer-1",
     ),
+    _Command("jobs", "list jobs in pages", example="mails --state parked"),
+    _Command(
+        "dead",
+        "list dead letters in pages, with their number by error class",
+        example="mails --error TimeoutError",
+    ),
+    _Command("show", "print a job and why it waits", "QUEUE PLACE", "mails 17"),
+    _Command("cancel", "cancel jobs; a running handler is cancelled", "QUEUE PLACE+", "mails 17"),
+    _Command(
+        "retry",
+        "let jobs be handled now, with attempts from 0; also dead and cancelled ones",
+        "QUEUE PLACE+",
+        "mails 17",
+    ),
     _Command("redrive", "enqueue dead letters again", example="mails --key ann --limit 100"),
     _Command(
         "purge",
@@ -96,12 +115,14 @@ def queue_options(parser: Parser) -> None:
             "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
         )
         for name in each.positional.split():
-            kind = name.rstrip("?")
-            optional: dict[str, Any] = {"nargs": "?"} if name.endswith("?") else {}
+            kind, dest = name.rstrip("?+"), name.rstrip("?").replace("+", "s").lower()
+            optional: dict[str, Any] = {} if name == kind else {"nargs": name[-1]}
             if kind == "KEY":
                 optional["default"] = ""
+            elif kind == "PLACE":
+                optional["type"] = count
             told = "the queue (default: all)" if name == "QUEUE?" else _TOLD[kind]
-            command.add_argument(kind.lower(), metavar=kind, help=told, **optional)
+            command.add_argument(dest, metavar=kind, help=told, **optional)
         for option, keywords in options.get(each.name, ()):
             command.add_argument(option, **keywords)
         command.add_argument(
@@ -110,9 +131,15 @@ def queue_options(parser: Parser) -> None:
             metavar="NAME",
             help=f"the queues' schema (default: {DEFAULT_SCHEMA})",
         )
-        if each.name in {"list", "lag", "lanes", "explain"}:
+        if each.name == "dead":
+            command.set_defaults(state="dead")
+        if each.name in {"jobs", "dead", "show"}:
+            command.add_argument(
+                "--payload", action="store_true", help="print payloads and headers, too"
+            )
+        if each.name in _IN_JSON:
             command.add_argument("--json", action="store_true", help="print JSON")
-        if each.name in {"unblock", "purge", "drop"}:
+        if each.name in {"unblock", "cancel", "purge", "drop"}:
             command.add_argument("--yes", action="store_true", help="do not ask before the change")
 
 
@@ -182,9 +209,18 @@ def _options() -> dict[str, Sequence[_Option]]:
                 help="let the ranges follow the live consumers again",
             ),
         ),
+        "jobs": (
+            _option(
+                "--state",
+                choices=JOB_STATES,
+                help="only jobs in this state (default: all that have not left)",
+            ),
+            *_page(count),
+        ),
+        "dead": _page(count),
         "redrive": (_KEY, _place(count, "only this job"), _limit(count, "at most N")),
         "purge": (
-            _option("what", choices=("waiting", "done", "dead"), help="which jobs"),
+            _option("what", choices=("waiting", *FINISHED), help="which jobs"),
             _KEY,
             _option(
                 "--older-than",
@@ -207,6 +243,24 @@ def _options() -> dict[str, Sequence[_Option]]:
 
 
 _KEY = _option("--key", metavar="KEY", help="only those of this key")
+
+
+def _page(count: Parse) -> tuple[_Option, ...]:
+    return (
+        _KEY,
+        _option("--error", metavar="CLASS", help="only dead letters of this error class"),
+        _option(
+            "--older-than",
+            type=when,
+            metavar="TIME",
+            help="only done, dead or cancelled jobs that left before TIME: "
+            "2026-01-31T12:00, or 90m, 12h, 7d ago",
+        ),
+        _limit(count, "list at most N jobs", 100),
+        _option(
+            "--after", metavar="CURSOR", help="continue behind the page that ended with CURSOR"
+        ),
+    )
 
 
 def _limit(count: Parse, text: str, most: int | None = None) -> _Option:

@@ -17,11 +17,9 @@ from ..._core.errors import ConfigError, RefusedError
 from ..._core.keywords import known_arguments
 from ..client.access import PostgresAccess
 from ..records.access import SchemaAccess, SchemaObject, nearest
-from ..schema.contents import LOST_JOBS
 from ..schema.opened import DEFAULT_SCHEMA
 from .contents import COUNT_TO, JobAdmin, LaneAdmin
 from .queries import STATES, QueueQueries
-from .report import QueueReport
 from .routing import RangeAdmin
 from .settings import (
     COLUMNS,
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from ..records.access import SchemaStatements
+    from .report import QueueReport
     from .ring import SlotFunction
     from .settings import Poison, QueueChanges
     from .stats import QueueStats, StoredQueue
@@ -249,32 +248,19 @@ class QueueAdmin(SchemaObject):
             count_to: the limit for each count of jobs or keys; default 100,000.
         """
         most, jobs = checks.count("limit", limit), checks.count("count_to", count_to)
-        queue, why = await self._find(name), None
+        queue = await self._find(name)
         if key is None:
             lanes = await self._queries.lanes(queue, STATES, most, COUNT_TO)
         else:
             lanes = await self._queries.lanes_of(queue, [key], COUNT_TO)
-            if not lanes:
-                why = await self._why_no_lane(queue, key)
-        writer, snapshot = await self._queries.transactions()
-        return QueueReport(
-            queue,
-            await self._count(queue, jobs),
-            tuple(lanes),
-            tuple(await self._queries.members(name)),
-            tuple(await self._queries.ranges(name)),
-            writer,
-            snapshot,
-            key,
-            why,
-        )
+        return await self._queries.report(queue, await self._count(queue, jobs), lanes, key)
 
     async def keys(self, name: str) -> LaneAdmin:
         """Return an object that operates the keys of a queue."""
         return LaneAdmin(self._access_now, await self._find(name))
 
     async def jobs(self, name: str) -> JobAdmin:
-        """Return an object that operates jobs without a key, dead letters and old jobs of a queue."""
+        """Return an object that lists the jobs of a queue, and operates them."""
         return JobAdmin(self._access_now, await self._find(name))
 
     async def routing(self, name: str, group: str) -> RangeAdmin:
@@ -310,18 +296,6 @@ class QueueAdmin(SchemaObject):
         if stats is None:
             raise self._missing(queue.name, [])
         return stats
-
-    async def _why_no_lane(self, queue: StoredQueue, key: str) -> str:
-        if queue.settings.ordering_required and key:
-            return "all jobs are in one lane, that of the empty key"
-        has_bell, has_job, due_in = await self._queries.key_without_lane(queue.name, key)
-        if has_bell:
-            return "it waits in a bell that the next claims merge into a lane"
-        if has_job:
-            return LOST_JOBS % 1
-        if due_in is not None:
-            return f"its next job is delayed, and due in {due_in:.0f} s"
-        return "it has no job in committed transactions"
 
     async def _lock(self, statements: SchemaStatements) -> None:
         await statements.rows(_WAIT)

@@ -17,12 +17,15 @@ from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import RefusedError
 from ..records.values import aware
+from .jobs import FINISHED, JOB_STATES, STOPPED, JobDetail, JobQueries, why_without_lane
 from .queries import STATES, QueueQueries
 
 if TYPE_CHECKING:
+    import builtins
     from collections.abc import Callable, Collection
 
     from ..records.access import SchemaAccess
+    from .jobs import Job, JobPage, JobState
     from .stats import LaneState, LaneStats, StoredQueue
 
 
@@ -36,13 +39,17 @@ _PARK = "SELECT {schema}.park_lane($1, $2, $3)"
 _STOPPED = """
 SELECT j.place, CASE j.state WHEN 1 THEN 'blocked' ELSE 'parked' END, j.attempts,
   (extract(epoch FROM clock_timestamp()) - extract(epoch FROM j.at))::float8, j.reason
-FROM {schema}.job j WHERE j.queue = $1 AND j.state <> 0 ORDER BY j.place LIMIT $2
+FROM {schema}.job j WHERE j.queue = $1 AND j.state <> 0
+ORDER BY j.queue, j.state, j.place LIMIT $2
 """
 _RESUME_LOOSE = "SELECT {schema}.resume_loose($1, $2::bigint[], $3)"
+_CANCEL = "SELECT * FROM {schema}.cancel_jobs($1, $2::bigint[])"
+_RETRY = "SELECT * FROM {schema}.retry_jobs($1, $2::bigint[])"
 _REDRIVE = "SELECT {schema}.redrive_jobs($1, $2, $3::bigint[], $4)"
 _DEAD = """
 SELECT count(*) FROM (
-  SELECT FROM {schema}.finished_job f WHERE f.queue = $1 AND f.outcome = 'dead'
+  SELECT FROM {schema}.finished_job f WHERE f.queue = $1
+    AND f.outcome = ANY (CASE WHEN $3::bigint[] IS NULL THEN '{dead}' ELSE '{dead,cancelled}' END::text[])
     AND ($2::text IS NULL OR f.key = $2) AND ($3::bigint[] IS NULL OR f.place = ANY ($3))
   LIMIT $4) c
 """
@@ -70,7 +77,9 @@ KEEP_CLIENTS = timedelta(days=90)
 """Default retention of the last numbers of clients."""
 OnBatch: TypeAlias = "Callable[[int], object]"
 """Called with the number of jobs after each batch of a long operation."""
-Purged: TypeAlias = Literal["waiting", "done", "dead"]
+Purged: TypeAlias = Literal["waiting", "done", "dead", "cancelled"]
+Cancelled: TypeAlias = Literal["cancelled", "cancelling", "missing"]
+Retried: TypeAlias = Literal["ready", "enqueued", "leased", "behind", "missing"]
 
 
 class LaneAdmin:
@@ -170,6 +179,7 @@ class Retained(NamedTuple):
 
     done: int
     dead: int
+    cancelled: int
     ids: int
     """Ids of enqueued jobs."""
     clients: int
@@ -184,11 +194,134 @@ class JobAdmin:
 
     def __init__(self, access: SchemaAccess, queue: StoredQueue) -> None:
         self._access = access
+        self._stored = queue
         self._queue = queue.name
         self._settings = queue.settings
+        self._queries = QueueQueries(access)
+        self._jobs = JobQueries(access, queue)
 
-    async def stopped(self, *, limit: int = 100) -> list[StoppedJob]:
-        """Return blocked or parked jobs without a key, in the order of their places."""
+    async def list(
+        self,
+        state: JobState | None = None,
+        *,
+        key: str | None = None,
+        error: str | None = None,
+        older_than: datetime | timedelta | None = None,
+        limit: int = 100,
+        after: str | None = None,
+        payload: bool = False,
+    ) -> JobPage:
+        """Return a page of jobs.
+
+        Jobs that have not left are listed in the order of their places; delayed ones by their due
+        time; blocked and parked ones by their keys, and those without a key at the end. Jobs that
+        have left come last ones first, by the time when they left.
+
+        Args:
+            state: only jobs in this state; default: all that have not left. For `leased`,
+                `blocked` and `parked`, the first job of each such key.
+            key: only jobs of this key; not for the three states above.
+            error: only dead letters of this error class; empty for those without one. Requires
+                `"dead"`, and no `key`.
+            older_than: an aware time, or an age: only jobs that left before. Requires `"done"`,
+                `"dead"` or `"cancelled"`.
+            limit: the size of the page; default 100. A page of waiting jobs may be smaller although
+                there are more.
+            after: the `next` of the previous page.
+            payload: whether the jobs have their payloads.
+        """
+        if state is not None:
+            checks.choice("state", state, JOB_STATES)
+        most, payload = checks.count("limit", limit), checks.flag("payload", payload)
+        has_left = state in FINISHED
+        if error is not None and (state != "dead" or key is not None):
+            raise bad("error", error, 'requires state="dead", and no key')
+        if key is not None and state in {"leased", *STOPPED}:
+            raise bad("key", key, f"cannot be given for {state} jobs; list its jobs in all states")
+        if older_than is not None and not has_left:
+            rule = "requires jobs that have left; the others are listed from the oldest"
+            raise bad("older_than", older_than, rule)
+        before = None if older_than is None else await self._moment(older_than)
+        if state is not None and has_left:
+            return await self._jobs.finished(
+                state, most, after, before=before, key=key, error=error, payload=payload
+            )
+        return await self._jobs.open(state, most, after, key=key, payload=payload)
+
+    async def find(self, places: Collection[int], *, payload: bool = False) -> builtins.list[Job]:
+        """Return the jobs at these places, in order, without those that are neither here nor kept."""
+        return await self._jobs.find(
+            _places(places, empty=True), payload=checks.flag("payload", payload)
+        )
+
+    async def errors(self, *, count_to: int = COUNT_TO) -> dict[str, int]:
+        """Return the number of dead letters by error class, empty for those without one.
+
+        Args:
+            count_to: the limit for each number; default 1,000. Of at most 100 classes.
+        """
+        return await self._jobs.classes(checks.count("count_to", count_to))
+
+    async def show(self, place: int) -> JobDetail | None:
+        """Return a job with its payload, the state of its key, and the reason why it waits.
+
+        Returns `None` for a job that is neither here nor kept.
+        """
+        found = await self._jobs.find(_places([place]), payload=True)
+        if not found:
+            return None
+        (job,) = found
+        lane, waits_for = None, None
+        if job.finished_at is None:
+            lane, waits_for = await self._why(job)
+        return JobDetail(job, lane, waits_for)
+
+    async def _why(self, job: Job) -> tuple[LaneStats | None, str]:
+        """Return the lane of a job, if it has one, and the reason why the job waits."""
+        key = "" if self._settings.ordering_required else job.key
+        if job.state == "delayed" or key is None:
+            stats = await self._queries.stats(self._stored, 1)
+            is_paused = stats is not None and stats.is_paused
+            return None, why_without_lane(job, is_paused=is_paused)
+        lanes = await self._queries.lanes_of(self._stored, [key], COUNT_TO)
+        stats = await self._queries.stats(self._stored, COUNT_TO)
+        if not lanes or stats is None:
+            return None, await self._queries.why_no_lane(self._stored, key)
+        (lane,) = lanes
+        why = (await self._queries.report(self._stored, stats, lanes, key)).reason(lane)
+        if job.is_cancelled:
+            why = f"cancelled: it is not leased again; {why}"
+        behind = job.state == "waiting" and lane.place not in {None, job.place}
+        return (
+            lane,
+            f"behind the job at {lane.place}, which is {lane.state}: {why}" if behind else why,
+        )
+
+    async def cancel(self, places: Collection[int]) -> dict[int, Cancelled]:
+        """Cancel jobs; return the result for each.
+
+        `"cancelled"`: it has left its queue. It is kept as long as a dead letter, and returns only
+        by `retry`. `"cancelling"`: it is leased. Its handler is cancelled with the next extension of
+        the lease. A job that is settled as handled before that is done; any other end of its lease
+        cancels it. `"missing"`: it has left, or its place has changed since it was delayed.
+
+        A key that is blocked by a cancelled job continues. A parked key stays parked. Suspends up to
+        5 s while other transactions lock the jobs or their keys, and then raises `RefusedError`.
+        """
+        return dict(await self._access.rows(_CANCEL, self._queue, _places(places, empty=True)))
+
+    async def retry(self, places: Collection[int]) -> dict[int, Retried]:
+        """Let jobs be leased now, with attempts from 0; return the result for each.
+
+        `"ready"`: it is no longer delayed, blocked, parked or backing off, and nor is its key.
+        `"enqueued"`: it was a dead letter, or cancelled, and is behind the waiting jobs, at another
+        place. The others are unchanged: `"leased"`, `"behind"` another job of its key, or
+        `"missing"`. Suspends and raises as `cancel` does.
+        """
+        return dict(await self._access.rows(_RETRY, self._queue, _places(places, empty=True)))
+
+    async def stopped(self, *, limit: int = 100) -> builtins.list[StoppedJob]:
+        """Return blocked or parked jobs without a key, the blocked ones first."""
         rows = await self._access.rows(_STOPPED, self._queue, checks.count("limit", limit))
         return [StoppedJob(*row) for row in rows]
 
@@ -214,7 +347,7 @@ class JobAdmin:
 
         Args:
             key: only jobs of this key.
-            places: only these places.
+            places: only these places, including cancelled jobs.
             limit: the most jobs; default: all.
             batch: the most jobs in a transaction; default 1,000.
             on_batch: called after each batch with the number of jobs so far.
@@ -239,13 +372,14 @@ class JobAdmin:
 
         Args:
             what: `"waiting"`: jobs without a lease, including delayed, blocked and parked ones;
-                `"done"` or `"dead"`: kept handled jobs, or dead letters.
+                `"done"`, `"dead"` or `"cancelled"`: kept handled jobs, dead letters, or cancelled
+                jobs.
             older_than: an aware time, or an age: only jobs enqueued or finished before.
             key: only jobs of this key.
             batch: the most jobs in a transaction; default 1,000.
             on_batch: called after each batch with the number of jobs so far.
         """
-        checks.choice("what", what, ("waiting", "done", "dead"))
+        checks.choice("what", what, ("waiting", *FINISHED))
         batches = Batches(self._access, batch, on_batch)
         before = None if older_than is None else await self._moment(older_than)
         if what == "waiting":
@@ -264,7 +398,8 @@ class JobAdmin:
     ) -> Retained:
         """Delete expired data. Call it regularly, as the owner of the schema.
 
-        Handled jobs and dead letters are kept according to the queue's `keep_done` and `keep_dead`.
+        Handled jobs are kept according to the queue's `keep_done`, dead letters and cancelled jobs
+        according to its `keep_dead`.
 
         Args:
             keep_ids: retention of the ids of handled jobs, which prevent duplicates; default 7
@@ -275,7 +410,8 @@ class JobAdmin:
         """
         batches = Batches(self._access, batch, on_batch)
         counts: dict[str, int] = {}
-        kept = {"done": self._settings.keep_done or timedelta(0), "dead": self._settings.keep_dead}
+        dead = self._settings.keep_dead
+        kept = {"done": self._settings.keep_done or timedelta(0), "dead": dead, "cancelled": dead}
         for outcome, age in kept.items():
             counts[outcome] = 0
             if age is not None:
@@ -301,9 +437,9 @@ class JobAdmin:
         return f"JobAdmin({self._queue!r})"
 
 
-def _places(places: Collection[int]) -> list[int]:
+def _places(places: Collection[int], *, empty: bool = False) -> list[int]:
     found = sorted({checks.count("places", place) for place in places})
-    if not found:
+    if not (found or empty):
         raise bad("places", places, "must contain the place of at least one job")
     return found
 

@@ -256,9 +256,11 @@ class QueueLeases:
         )
         return first
 
-    async def extend(self, leases: Collection[LeaseName], seconds: float) -> dict[int, Fate]:
-        """Make these leases end in `seconds`; return the fate of each by its number: `kept`, `lost`
-        or `locked`.
+    async def extend(
+        self, leases: Collection[LeaseName], seconds: float
+    ) -> dict[int, tuple[Fate, Sequence[int]]]:
+        """Make these leases end in `seconds`; return by their numbers the fate of each, `kept`, `lost`
+        or `locked`, and the places of cancelled jobs.
         """
         rows = await self._fetch(
             f"SELECT * FROM {self._schema}.extend_leases($1, $2, $3, $4, $5)",
@@ -268,7 +270,7 @@ class QueueLeases:
             [each.place for each in leases],
             seconds,
         )
-        return {row[0]: row[1] for row in rows}
+        return {lease: (fate, cancelled or ()) for lease, fate, cancelled in rows}
 
     async def report_alive(self, seconds: float, *, balances: bool, pause: float) -> None:
         """Record that the consumer is alive for this many seconds, and let automatic ranges move.

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..schema.contents import LOOKED_AT, WITHOUT_LANE
+from ..schema.contents import LOOKED_AT, LOST_JOBS, WITHOUT_LANE
+from .report import QueueReport
 from .ring import gaps
 from .settings import COLUMNS, QueueSettings
 from .stats import LaneStats, MemberStats, OpenTransaction, QueueStats, RangeStats, StoredQueue
@@ -258,12 +259,36 @@ class QueueQueries:
         rows = await self._access.rows(query, queue.name, [*keys], count_to)
         return [LaneStats(*row) for row in rows]
 
-    async def key_without_lane(self, queue: str, key: str) -> tuple[bool, bool, float | None]:
+    async def _key_without_lane(self, queue: str, key: str) -> tuple[bool, bool, float | None]:
         """Return whether the key has bells, whether it has jobs that are due, and the seconds until
         its next delayed job is due.
         """
         ((bells, jobs, due_in),) = await self._access.rows(KEY, queue, key)
         return bool(bells), bool(jobs), due_in
+
+    async def why_no_lane(self, queue: StoredQueue, key: str) -> str:
+        """Return why a key has no lane."""
+        if queue.settings.ordering_required and key:
+            return "all jobs are in one lane, that of the empty key"
+        has_bell, has_job, due_in = await self._key_without_lane(queue.name, key)
+        if has_bell:
+            return "it waits in a bell that the next claims merge into a lane"
+        if has_job:
+            return LOST_JOBS % 1
+        if due_in is not None:
+            return f"its next job is delayed, and due in {due_in:.0f} s"
+        return "it has no job in committed transactions"
+
+    async def report(
+        self, queue: StoredQueue, stats: QueueStats, lanes: Sequence[LaneStats], key: str | None
+    ) -> QueueReport:
+        """Return the reasons why these lanes of a queue wait, and why a key has none of them."""
+        why = None if key is None or lanes else await self.why_no_lane(queue, key)
+        writer, snapshot = await self.transactions()
+        members, ranges = await self.members(queue.name), await self.ranges(queue.name)
+        return QueueReport(
+            queue, stats, tuple(lanes), tuple(members), tuple(ranges), writer, snapshot, key, why
+        )
 
     async def members(self, queue: str) -> list[MemberStats]:
         """Return the consumers that have not left."""

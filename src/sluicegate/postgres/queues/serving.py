@@ -13,7 +13,8 @@
 6. At the end, all unsettled jobs are given back at once, without counting an attempt.
 7. Jobs that were inserted without the trigger are in no lane, so no claim finds them. They are
    reported: looked for while there is nothing to claim, and at the end of a source that ends.
-8. A lane that another session has locked, such as an operator's, delays its key only. It is left out
+8. An operator may cancel a leased job. The next extension learns it, and the consumer returns the job.
+9. A lane that another session has locked, such as an operator's, delays its key only. It is left out
    of the common statements. `_settle_locked` settles it as soon as it is free, and its extension is
    tried again. Its lease is lost if it is not extended in time, or if the server has ended it.
 """
@@ -117,16 +118,18 @@ class OpenQueue(Serving):
         asked_at, until = self._clock.now(), min(lease.until for lease in leases)
         async with self._clock.timeout_at(until):
             fates = await self._queue.extend([each.name for each in leases], self._options.lease)
+        here = self._book.all  # others may have been settled in the meantime
+        lost: list[Lease] = []
         for lease in leases:
-            fate = fates.get(lease.number)
-            if fate == "kept":
+            fate, cancelled = fates.get(lease.number, ("lost", ()))
+            if cancelled and lease in here and lease.claim is not None:
+                self._host.cancelled(lease.claim, cancelled)
+            if fate == "lost" and lease in here:
+                lost.append(lease)
+            elif fate == "kept":
                 lease.extend(asked_at + self._options.lease)
             elif fate == "locked":
                 lease.postpone()
-        here = self._book.all  # others may have been settled in the meantime
-        lost = [
-            each for each in leases if fates.get(each.number, "lost") == "lost" and each in here
-        ]
         self._lose(lost, _REPLACED)
 
     async def _stay(self) -> None:

@@ -62,7 +62,7 @@ async def install_streams(
         enqueue: roles that may enqueue jobs, but not read or claim them.
         work: roles that may read queues, and claim and settle jobs.
         operate: roles that may read queues, create and change them, resume and park keys, and
-            redrive and purge jobs.
+            cancel, retry, redrive and purge jobs.
         dry_run: execute nothing.
 
     Returns:

@@ -37,7 +37,7 @@ GROUP BY name ORDER BY name
 """
 _LOG = ("message", "position")
 _SLOTS = "subscription_slot"
-QUEUES = ("queue", "job", "lane", "bell", "finished_job", "job_place")
+QUEUES = ("queue", "job", "lane", "bell", "finished_job", "queueing_lock", "job_place")
 """The tables that the role must be able to read."""
 _HIGHEST = {
     "job_place": """SELECT max(p.place) FROM {schema}.queue q CROSS JOIN LATERAL (
@@ -90,6 +90,11 @@ LOST_JOBS = (
     "without the trigger (session_replication_role=replica); `sluicegate pg check` shows the repair"
 )
 LOOKED_AT = 1000
+_UNUSED_LOCKS = """
+SELECT k.queue, count(*) AS locks, min(k.lock) AS lock FROM {schema}.queueing_lock k
+WHERE NOT EXISTS (SELECT FROM {schema}.job j WHERE j.queue = k.queue AND j.place = k.place)
+GROUP BY k.queue ORDER BY k.queue
+"""
 
 
 async def problems_of_contents(
@@ -185,7 +190,9 @@ async def problems_of_queues(con: AnyConnection, schema: LogSchema) -> list[Sche
         if row["last"] < row["stored"]:
             problems.append(_place_behind(schema, sequence, row["last"], row["stored"]))
     rows = await con.fetch(WITHOUT_LANE.format(schema=schema.sql), LOOKED_AT, None)
-    return [*problems, *(_without_lane(schema, *row) for row in rows)]
+    problems += [_without_lane(schema, *row) for row in rows]
+    unused = await con.fetch(_UNUSED_LOCKS.format(schema=schema.sql))
+    return [*problems, *(_lock_without_job(schema, *row) for row in unused)]
 
 
 def _place_behind(schema: LogSchema, sequence: str, last: int, stored: int) -> SchemaProblem:
@@ -204,6 +211,18 @@ def _place_behind(schema: LogSchema, sequence: str, last: int, stored: int) -> S
         "COMMIT",
     )
     return SchemaProblem("sequence-behind", text, repair)
+
+
+def _lock_without_job(schema: LogSchema, queue: str, locks: int, lock: str) -> SchemaProblem:
+    text = (
+        f"{locks} queueing locks of the queue {queue!r}, such as {lock!r}, are of jobs that were deleted "
+        "by hand: no job with such a lock can be enqueued"
+    )
+    repair = (
+        f"DELETE FROM {schema.sql}.queueing_lock k WHERE k.queue = {literal(queue)} AND NOT EXISTS "
+        f"(SELECT FROM {schema.sql}.job j WHERE j.queue = k.queue AND j.place = k.place)"
+    )
+    return SchemaProblem("lock-without-job", text, (repair,))
 
 
 def _without_lane(schema: LogSchema, queue: str, keys: int, key: str) -> SchemaProblem:

@@ -100,6 +100,9 @@ class LaneHost:
     def ended(self, claims: Collection[SourceClaim]) -> None:
         self._host.ended([claim.outer for claim in claims if isinstance(claim, LaneClaim)])
 
+    def cancelled(self, claim: SourceClaim, offsets: Collection[int]) -> None:
+        raise AssertionError(f"nothing cancels {offsets} of {claim}")
+
     def reported(self, trouble: str | None) -> None:
         self._host.reported(trouble)
 

@@ -43,6 +43,9 @@ class Telling:
     def ended(self, claims: Collection[SourceClaim]) -> None:
         self._host.ended(claims)
 
+    def cancelled(self, claim: SourceClaim, offsets: Collection[int]) -> None:
+        self._host.cancelled(claim, offsets)
+
     def reported(self, trouble: str | None) -> None:
         self._host.reported(trouble)
         self._told(trouble)

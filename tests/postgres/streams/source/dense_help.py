@@ -133,6 +133,9 @@ class DenseHost:
         if outer := self.outer(claims):
             self._host.ended(outer)
 
+    def cancelled(self, claim: SourceClaim, offsets: Collection[int]) -> None:
+        raise AssertionError(f"nothing cancels {offsets} of {claim}")
+
     def reported(self, trouble: str | None) -> None:
         self._host.reported(trouble)
 

@@ -20,6 +20,9 @@
 -- 6. A queue may be new and its tables never analyzed, so plans are not left to estimates: rows are
 --    found by subqueries that OFFSET 0 keeps apart, and changed by their ctid, under their locks.
 -- 7. Functions that depend on the time take it as p_now; by default it is the server's clock.
+-- 8. A job is cancelled under the lock of its lane. If it is leased, it is only marked: its consumer learns
+--    that with the next extension, and the mark counts whenever its lease ends without having handled it.
+--    A claim locks a lane before it looks for marks, so it gives no marked job out.
 
 CREATE SEQUENCE {schema}.job_place AS bigint MINVALUE 1 CACHE 1;
 CREATE SEQUENCE {schema}.job_lease AS bigint MINVALUE 1 CACHE 1;
@@ -74,15 +77,19 @@ CREATE TABLE {schema}.job (
   owner text,
   lease_until timestamptz,
   reason text,
+  cancelled boolean NOT NULL DEFAULT false,
   PRIMARY KEY (queue, place)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
   autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
+COMMENT ON COLUMN {schema}.job.cancelled IS 'cancelled while it was leased: it is not leased again';
 CREATE INDEX job_lane ON {schema}.job (queue, key, place) WHERE key IS NOT NULL AND due IS NULL;
-CREATE INDEX job_due ON {schema}.job (queue, due) WHERE due IS NOT NULL;
+CREATE INDEX job_due ON {schema}.job (queue, due, place) WHERE due IS NOT NULL;
+CREATE INDEX job_due_key ON {schema}.job (queue, key, place) WHERE key IS NOT NULL AND due IS NOT NULL;
 CREATE INDEX job_loose ON {schema}.job (queue, priority DESC, place)
 WHERE key IS NULL AND due IS NULL AND lease IS NULL AND state = 0;
 CREATE INDEX job_leased ON {schema}.job (queue, lease_until) WHERE lease IS NOT NULL;
-CREATE INDEX job_stopped ON {schema}.job (queue, place) WHERE state <> 0;
+CREATE INDEX job_stopped ON {schema}.job (queue, state, place) WHERE state <> 0;
+CREATE INDEX job_cancelled ON {schema}.job (queue, place) WHERE cancelled;
 
 -- A state is 0: ready, 1: blocked, 2: parked. "low" is the lowest place that a bell has told since
 -- the last lease began: the lane is read from the place behind "after", or from "low". "attempts" are those of the
@@ -117,7 +124,7 @@ CREATE INDEX lane_slot ON {schema}.lane (queue, priority, (slot >> 8), due)
 WHERE lease IS NULL AND state = 0 AND sticky;
 CREATE INDEX lane_leased ON {schema}.lane (queue, lease_until) WHERE lease IS NOT NULL;
 CREATE INDEX lane_leased_slot ON {schema}.lane (queue, slot) WHERE lease IS NOT NULL AND sticky;
-CREATE INDEX lane_stopped ON {schema}.lane (queue, key) WHERE state <> 0;
+CREATE INDEX lane_stopped ON {schema}.lane (queue, state, key) WHERE state <> 0;
 
 CREATE TABLE {schema}.bell (
   queue text NOT NULL,
@@ -129,12 +136,13 @@ CREATE TABLE {schema}.bell (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
   autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
 
--- Jobs that have left, as far as they are kept. The outcome is "done" or "dead"; a job that is blocked
--- with a dead letter is here and in its lane.
+-- Jobs that have left, as far as they are kept. The outcome is "done", "dead" or "cancelled"; a job that is
+-- blocked with a dead letter is here and in its lane. Lists are read backwards, so that ties are told apart
+-- by their places.
 CREATE TABLE {schema}.finished_job (
   queue text NOT NULL,
   place bigint NOT NULL,
-  outcome text NOT NULL CHECK (outcome IN ('done', 'dead')),
+  outcome text NOT NULL CHECK (outcome IN ('done', 'dead', 'cancelled')),
   key text,
   payload jsonb NOT NULL,
   headers jsonb NOT NULL,
@@ -149,7 +157,11 @@ CREATE TABLE {schema}.finished_job (
   PRIMARY KEY (queue, place)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
   autovacuum_analyze_scale_factor = 0.5);
-CREATE INDEX finished_job_at ON {schema}.finished_job (queue, outcome, finished_at);
+CREATE INDEX finished_job_at ON {schema}.finished_job (queue, outcome, finished_at, place);
+CREATE INDEX finished_job_key ON {schema}.finished_job (queue, key, outcome, finished_at, place)
+WHERE key IS NOT NULL;
+CREATE INDEX finished_job_error ON {schema}.finished_job
+(queue, coalesce(error, ''), finished_at, place) WHERE outcome = 'dead';
 
 -- What was enqueued: by the id of a job, by the last number of a client, and the locks of which one
 -- job may wait at a time. The place tells a job's own row from that of another one.
@@ -743,6 +755,9 @@ BEGIN
   ELSE
     v_keys := {schema}.pick_lanes(p_queue, least(p_lanes, v_room)::int, v_now);
   END IF;
+  IF EXISTS (SELECT FROM {schema}.job j WHERE j.queue = p_queue AND j.cancelled) THEN
+    v_keys := {schema}.drop_cancelled(v_queue, v_keys, '{}', v_now);
+  END IF;
   -- in a later statement than the one that locked, and not from behind a bell that is left
   FOR v_job IN
     SELECT k.key AS lane, k.n, l.*, j.place, j.key, j.at, j.payload, j.headers, j.queueing_lock
@@ -821,6 +836,9 @@ BEGIN
   IF p_loose > 0 AND NOT v_queue.ordering_required THEN
     v_loose := {schema}.pick_loose(
       p_queue, least(p_loose, v_room - cardinality(v_leased) + cardinality(v_poison))::int, v_now);
+    IF EXISTS (SELECT FROM {schema}.job j WHERE j.queue = p_queue AND j.cancelled) THEN
+      PERFORM {schema}.drop_cancelled(v_queue, '{}', v_loose, v_now);
+    END IF;
     IF cardinality(v_loose) > 0 THEN
       v_rows := '{}';
       v_leases := '{}';
@@ -866,6 +884,35 @@ BEGIN
     PERFORM {schema}.free_locks(p_queue, v_begun);
   END IF;
 END $$;
+
+-- Removes the cancelled ones of these jobs without a key, which are locked, and the cancelled jobs of these
+-- lanes, which are locked and not leased. Returns the lanes without those of which a job is locked by another
+-- session, such as an operator's: nothing of them is to be given out.
+CREATE FUNCTION {schema}.drop_cancelled(
+  p_queue {schema}.queue, p_keys text[], p_places bigint[], p_now timestamptz)
+RETURNS text[] LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_places bigint[] := ARRAY(
+    SELECT j.place FROM {schema}.job j
+    WHERE j.queue = p_queue.name AND j.cancelled AND (j.place = ANY (p_places)
+      OR CASE WHEN p_queue.ordering_required THEN '' ELSE j.key END = ANY (p_keys))
+    ORDER BY j.place FOR UPDATE SKIP LOCKED);
+BEGIN
+  PERFORM {schema}.bury_job(p_queue.name, p.place, NULL, NULL, NULL, p_now),
+    {schema}.delete_job(p_queue.name, p.place)
+  FROM unnest(v_places) AS p (place);
+  RETURN ARRAY(
+    SELECT k.key FROM unnest(p_keys) WITH ORDINALITY AS k (key, n)
+    WHERE NOT EXISTS (SELECT FROM {schema}.job j WHERE j.queue = p_queue.name AND j.cancelled
+      AND CASE WHEN p_queue.ordering_required THEN '' ELSE j.key END = k.key)
+    ORDER BY k.n);
+END $$;
+
+CREATE FUNCTION {schema}.is_cancelled(p_queue text, p_place bigint) RETURNS boolean
+LANGUAGE sql VOLATILE AS $$
+  SELECT EXISTS (SELECT FROM {schema}.job j
+    WHERE j.queue = p_queue AND j.place = p_place AND j.cancelled)
+$$;
 
 -- What numbers of leases begin at now: above all that were given before, unless the clock was set back.
 CREATE FUNCTION {schema}.lease_base() RETURNS bigint LANGUAGE sql VOLATILE AS $$
@@ -944,6 +991,7 @@ END $$;
 --   nak   it ends; the job is due again in so many seconds, after so many tries
 --   fail  it ends; the job is poison after so many tries, for a reason and of a type of error
 --   bury  it ends; the job becomes a dead letter, whatever the queue does with poison
+-- After nak and fail, a job that was cancelled is as one that is buried.
 -- The fate is "lost" if a lease had ended, and "locked" if it had not when its row was locked: nothing of
 -- it is settled. Otherwise it is "kept", "freed", "empty" (freed, and no job of the key is left), "waiting",
 -- "dead", "blocked" or "parked".
@@ -1061,7 +1109,7 @@ BEGIN
       IF r_fate = 'lost' AND v_given.lease = ANY (v_locked) THEN
         r_fate := 'locked';
       END IF;
-    ELSIF v_given.action = 'nak' THEN
+    ELSIF v_given.action = 'nak' AND NOT {schema}.is_cancelled(p_queue, v_given.place) THEN
       UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
         after = least(l.after, l.low - 1), low = NULL, attempts = coalesce(v_given.attempts, l.attempts),
         lost = 0, reason = CASE WHEN l.state = 0 THEN v_given.reason ELSE l.reason END,
@@ -1140,17 +1188,20 @@ BEGIN
   END IF;
 END $$;
 
--- Writes a dead letter of a job, once.
+-- Writes a dead letter of a job, once; or keeps it as cancelled, if it is.
 CREATE FUNCTION {schema}.bury_job(
   p_queue text, p_place bigint, p_attempts int, p_reason text, p_error text, p_now timestamptz)
 RETURNS void LANGUAGE sql VOLATILE AS $$
   INSERT INTO {schema}.finished_job
     (queue, place, outcome, key, payload, headers, at, priority, slot, id, attempts, reason, error,
      finished_at)
-  SELECT j.queue, j.place, 'dead', j.key, j.payload, j.headers, j.at, j.priority, j.slot, j.id,
-    p_attempts, p_reason, p_error, p_now
+  SELECT j.queue, j.place, CASE WHEN j.cancelled THEN 'cancelled' ELSE 'dead' END, j.key, j.payload,
+    j.headers, j.at, j.priority, j.slot, j.id, coalesce(p_attempts, j.attempts),
+    CASE WHEN j.cancelled THEN 'cancelled by an operator' ELSE p_reason END,
+    CASE WHEN NOT j.cancelled THEN p_error END, p_now
   FROM {schema}.job j WHERE j.queue = p_queue AND j.place = p_place
-  ON CONFLICT (queue, place) DO NOTHING
+  ON CONFLICT (queue, place) DO UPDATE SET outcome = excluded.outcome, reason = excluded.reason,
+    error = excluded.error, finished_at = excluded.finished_at WHERE excluded.outcome = 'cancelled'
 $$;
 
 -- Ends the lease of a lane of which a job cannot be handled, and does with that job what the queue
@@ -1160,7 +1211,8 @@ CREATE FUNCTION {schema}.give_up(
   p_error text, p_bury boolean, p_now timestamptz)
 RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_is_buried boolean := p_bury OR p_queue.poison = 'skip';
+  v_is_buried boolean := p_bury OR p_queue.poison = 'skip'
+    OR {schema}.is_cancelled(p_queue.name, p_place);
   v_reason text := coalesce(p_reason, (
     SELECT l.reason FROM {schema}.lane l
     WHERE l.queue = p_queue.name AND l.key = p_key AND l.lost = 0), {schema}.lost_too_often());
@@ -1209,9 +1261,12 @@ BEGIN
   ELSIF p_action = 'nak' THEN
     UPDATE {schema}.job j SET lease = NULL, owner = NULL, lease_until = NULL, attempts = p_attempts,
       lost = 0, reason = p_reason, due = p_now + make_interval(secs => p_delay)
-    WHERE j.queue = p_queue.name AND j.place = p_place;
-    RETURN 'waiting';
-  ELSIF p_action IN ('fail', 'bury') THEN
+    WHERE j.queue = p_queue.name AND j.place = p_place AND NOT j.cancelled;
+    IF FOUND THEN
+      RETURN 'waiting';
+    END IF;
+  END IF;
+  IF p_action IN ('nak', 'fail', 'bury') THEN
     RETURN {schema}.give_up_loose(
       p_queue, p_place, p_attempts, p_reason, p_error, p_action = 'bury', p_now);
   ELSIF p_action = 'free' THEN
@@ -1229,16 +1284,18 @@ CREATE FUNCTION {schema}.give_up_loose(
   p_bury boolean, p_now timestamptz)
 RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+  v_is_buried boolean := p_bury OR p_queue.poison = 'skip'
+    OR {schema}.is_cancelled(p_queue.name, p_place);
   v_attempts int := coalesce(p_attempts, (
     SELECT j.attempts - 1 FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = p_place));
   v_reason text := coalesce(p_reason, (
     SELECT j.reason FROM {schema}.job j
     WHERE j.queue = p_queue.name AND j.place = p_place AND j.lost = 0), {schema}.lost_too_often());
 BEGIN
-  IF p_bury OR p_queue.poison IN ('skip', 'block_and_dead_letter') THEN
+  IF v_is_buried OR p_queue.poison = 'block_and_dead_letter' THEN
     PERFORM {schema}.bury_job(p_queue.name, p_place, v_attempts, v_reason, p_error, p_now);
   END IF;
-  IF p_bury OR p_queue.poison = 'skip' THEN
+  IF v_is_buried THEN
     PERFORM {schema}.delete_job(p_queue.name, p_place);
     RETURN 'dead';
   END IF;
@@ -1250,11 +1307,12 @@ BEGIN
 END $$;
 
 -- Extends leases. The fate is "kept", "lost" if the lease had ended, or "locked": it is not extended.
+-- r_cancelled are the places of cancelled jobs of its key.
 CREATE FUNCTION {schema}.extend_leases(
   p_queue text, p_leases bigint[], p_lanes text[], p_places bigint[], p_seconds float8,
   p_now timestamptz DEFAULT NULL)
-RETURNS TABLE (r_lease bigint, r_fate text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms'
+RETURNS TABLE (r_lease bigint, r_fate text, r_cancelled bigint[])
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '250ms'
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
@@ -1263,6 +1321,7 @@ DECLARE
   v_rows tid[];
   v_kept bigint[];
   v_locked bigint[] := '{}';
+  v_cancels boolean := EXISTS (SELECT FROM {schema}.job j WHERE j.queue = p_queue AND j.cancelled);
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
   v_rows := ARRAY(
@@ -1295,8 +1354,10 @@ BEGIN
   END IF;
   RETURN QUERY
   SELECT g.lease, CASE WHEN g.lease = ANY (v_kept) THEN 'kept' WHEN g.lease = ANY (v_locked) THEN 'locked'
-    ELSE 'lost' END
-  FROM unnest(p_leases) AS g (lease);
+    ELSE 'lost' END, CASE WHEN v_cancels THEN ARRAY(
+      SELECT j.place FROM {schema}.job j WHERE j.queue = p_queue AND j.cancelled AND CASE
+        WHEN g.key IS NULL THEN j.place = g.place ELSE g.key = '' OR j.key = g.key END) END
+  FROM unnest(p_leases, p_lanes, p_places) AS g (lease, key, place);
 END $$;
 
 -- -- Operating -----------------------------------------------------------------------------------
@@ -1385,8 +1446,8 @@ BEGIN
 END $$;
 
 -- Enqueues dead letters again, behind what is waiting, in the order of their places: those of a key, or
--- of these places, or the next p_most. One whose job is still blocked in its lane stays. Returns how
--- many.
+-- of these places, or the next p_most. Cancelled jobs return only by their places. One whose job is still
+-- blocked in its lane stays. Returns how many.
 CREATE FUNCTION {schema}.redrive_jobs(p_queue text, p_key text, p_places bigint[], p_most int)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -1395,7 +1456,8 @@ BEGIN
   WITH gone AS (
     DELETE FROM {schema}.finished_job f WHERE f.queue = p_queue AND f.place = ANY (ARRAY(
       SELECT d.place FROM {schema}.finished_job d
-      WHERE d.queue = p_queue AND d.outcome = 'dead' AND (p_key IS NULL OR d.key = p_key)
+      WHERE d.queue = p_queue AND (p_key IS NULL OR d.key = p_key)
+        AND d.outcome = ANY (CASE WHEN p_places IS NULL THEN '{dead}' ELSE '{dead,cancelled}' END::text[])
         AND (p_places IS NULL OR d.place = ANY (p_places))
         AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.queue = d.queue AND j.place = d.place)
       ORDER BY d.place LIMIT p_most FOR UPDATE))
@@ -1405,6 +1467,106 @@ BEGIN
   SELECT g.queue, g.key, g.payload, g.headers, g.at, g.priority, g.slot FROM gone g ORDER BY g.place;
   GET DIAGNOSTICS v_count = ROW_COUNT;
   RETURN v_count;
+END $$;
+
+-- Cancels jobs. The fate is "cancelled": it has left its lane, and is kept as such; "cancelling": it is
+-- marked, since it is leased; or "missing". A lane that is blocked by a cancelled job continues; one that is
+-- parked stays.
+CREATE FUNCTION {schema}.cancel_jobs(p_queue text, p_places bigint[], p_now timestamptz DEFAULT NULL)
+RETURNS TABLE (r_place bigint, r_fate text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_queue {schema}.queue;
+  v_found bigint[] := '{}';
+  v_job record;
+BEGIN
+  SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
+  -- locks the lanes, and makes those that no claim has made yet: it could make and lease them meanwhile
+  PERFORM {schema}.make_lanes(p_queue, array_agg(k.key), array_agg(k.low), array_agg(k.slot),
+    array_agg(k.priority), v_now)
+  FROM (
+    SELECT CASE WHEN v_queue.ordering_required THEN '' ELSE j.key END AS key, min(j.place) AS low,
+      min(j.slot) AS slot, max(j.priority) AS priority
+    FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (p_places) AND j.due IS NULL
+    GROUP BY 1) k
+  WHERE k.key IS NOT NULL HAVING count(*) > 0;
+  FOR v_job IN  -- in a later statement than the one that locked
+    SELECT j.place, j.key, l.key AS lane, j.due IS NULL AND l.head = j.place AS is_head, l.attempts,
+      coalesce(CASE WHEN j.due IS NULL THEN l.lease_until END, j.lease_until) > v_now AS is_leased
+    FROM {schema}.job j LEFT JOIN {schema}.lane l ON l.queue = p_queue
+      AND l.key = CASE WHEN v_queue.ordering_required THEN '' ELSE j.key END
+    WHERE j.queue = p_queue AND j.place = ANY (p_places) ORDER BY j.place FOR UPDATE OF j
+  LOOP
+    r_place := v_job.place;
+    v_found := v_found || r_place;
+    UPDATE {schema}.job j SET cancelled = true WHERE j.queue = p_queue AND j.place = r_place;
+    r_fate := 'cancelling';
+    IF v_job.is_leased IS NOT TRUE THEN
+      PERFORM {schema}.bury_job(
+        p_queue, r_place, CASE WHEN v_job.is_head THEN v_job.attempts END, NULL, NULL, v_now);
+      PERFORM {schema}.delete_job(p_queue, r_place);
+      UPDATE {schema}.lane l SET attempts = 0, lost = 0,
+        due = CASE WHEN v_queue.key_rate IS NULL THEN v_now ELSE l.due END,
+        state = CASE l.state WHEN 1 THEN 0 ELSE l.state END,
+        reason = CASE l.state WHEN 2 THEN l.reason END,
+        stopped_at = CASE l.state WHEN 2 THEN l.stopped_at END
+      WHERE l.queue = p_queue AND l.key = v_job.lane AND v_job.is_head;
+      r_fate := 'cancelled';
+    END IF;
+    RETURN NEXT;
+  END LOOP;
+  RETURN QUERY SELECT p.place, 'missing' FROM unnest(p_places) AS p (place) WHERE p.place <> ALL (v_found);
+END $$;
+
+-- Lets jobs be tried again at once, with attempts from 0. The fate is "ready": it no longer is delayed,
+-- backs off, or is blocked or parked, with its key; "enqueued": it had left, and is behind the waiting
+-- jobs again; and nothing is done if it is "leased", "behind" another job of its key, or "missing".
+CREATE FUNCTION {schema}.retry_jobs(p_queue text, p_places bigint[], p_now timestamptz DEFAULT NULL)
+RETURNS TABLE (r_place bigint, r_fate text) LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_queue {schema}.queue;
+  v_lane {schema}.lane;
+  v_job record;
+BEGIN
+  SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
+  FOR v_job IN
+    SELECT p.place, j.place IS NOT NULL AS is_here, j.due, j.lease_until, j.cancelled,
+      CASE WHEN v_queue.ordering_required THEN '' ELSE j.key END AS lane
+    FROM unnest(p_places) AS p (place)
+    LEFT JOIN {schema}.job j ON j.queue = p_queue AND j.place = p.place ORDER BY lane, p.place
+  LOOP
+    r_place := v_job.place;
+    r_fate := 'ready';
+    v_lane := NULL;
+    IF NOT v_job.is_here THEN
+      r_fate := CASE {schema}.redrive_jobs(p_queue, NULL, ARRAY[r_place], 1) WHEN 1 THEN 'enqueued'
+        ELSE 'missing' END;
+    ELSIF v_job.due IS NOT NULL OR v_job.lane IS NULL THEN
+      UPDATE {schema}.job j SET state = 0, attempts = 0, reason = NULL,
+        due = CASE WHEN j.due IS NOT NULL THEN least(j.due, v_now) END
+      WHERE j.queue = p_queue AND j.place = r_place AND (j.lease_until > v_now) IS NOT TRUE;
+      IF NOT FOUND THEN
+        r_fate := 'leased';
+      END IF;
+    ELSE
+      SELECT * INTO v_lane FROM {schema}.lane l
+      WHERE l.queue = p_queue AND l.key = v_job.lane FOR NO KEY UPDATE;
+      IF v_lane.lease_until > v_now THEN
+        r_fate := 'leased';
+      ELSIF r_place <> (SELECT j.place FROM {schema}.jobs_of_lane(p_queue, v_job.lane,
+          v_queue.ordering_required, coalesce(least(v_lane.after, v_lane.low - 1), 0), 1) j) THEN
+        r_fate := 'behind';
+      ELSE
+        UPDATE {schema}.lane l SET state = 0, reason = NULL, stopped_at = NULL, attempts = 0, lost = 0,
+          due = least(l.due, v_now)
+        WHERE l.queue = p_queue AND l.key = v_job.lane;
+      END IF;
+    END IF;
+    RETURN NEXT;
+  END LOOP;
 END $$;
 
 -- Deletes up to p_most finished jobs of an outcome that ended before a time, of a key or all. Returns

@@ -393,6 +393,10 @@ class WatchedHost:
         self._watch.end(claims)
         self._news.fire()
 
+    def cancelled(self, claim: SourceClaim, offsets: Collection[int]) -> None:
+        """Pass the call on."""
+        self._host.cancelled(claim, offsets)
+
     def reported(self, trouble: str | None) -> None:
         """Pass the call on."""
         self._host.reported(trouble)

@@ -363,6 +363,9 @@ class RecordingHost:
                 claim.end()
         self.news.fire()
 
+    def cancelled(self, claim: SourceClaim, offsets: Collection[int]) -> None:
+        """Ignore it: no test of the suite cancels a record."""
+
     def reported(self, trouble: str | None) -> None:
         """Note the report."""
         self.reports.append(trouble)
