@@ -60,6 +60,9 @@ class Host:
     def ended(self, claims: Collection[SourceClaim]) -> None:
         pass
 
+    def cancelled(self, claim: SourceClaim, offsets: Collection[int]) -> None:
+        """Do nothing."""
+
     def reported(self, trouble: str | None) -> None:
         pass
 
