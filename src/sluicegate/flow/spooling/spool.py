@@ -44,7 +44,7 @@ class Spool:
 
     Args:
         path: the folder. It is created; one process may write to it, and one may send from it.
-        max_bytes: the most bytes on disk: a number, or text such as `"2GiB"`. Default: no limit.
+        max_bytes: about the most bytes on disk: a number, or text such as `"2GiB"`. Default: none.
             A full spool makes producers wait, or refuses items, as `overflow` of the batcher says.
         max_items: the most unsettled items. Default: no limit.
         max_age: seconds after which an item is no longer sent but parked. Default: no limit.
