@@ -201,6 +201,23 @@ async def test_an_item_older_than_max_age_is_parked(tmp_path: Path, fake_clock: 
     assert message == "older than max_age=3600 s"
 
 
+async def test_an_item_that_is_too_large_is_dead_lettered_as_it_is(
+    tmp_path: Path, fake_clock: FakeClock
+) -> None:
+    letters, sink = MemorySink[Any](), MemorySink[bytes]()
+    batcher = spooled(
+        tmp_path,
+        stack(sink, DeadLetter(letters)),
+        fake_clock,
+        limits=Limits(max_items=4, max_bytes=10, max_delay=0.01),
+        oversize="dead_letter",
+    )
+    async with batcher:
+        await batcher.add_many([b"1", bytes(20), b"2"])
+    assert sink.items == [b"1", b"2"]
+    assert [letter.item for letter in letters.items] == [bytes(20)]
+
+
 async def test_an_item_that_is_too_large_is_refused_by_add(
     tmp_path: Path, fake_clock: FakeClock
 ) -> None:
