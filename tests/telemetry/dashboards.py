@@ -121,6 +121,13 @@ LAYOUTS = {
                 "Retries and failed writes": ("batcher_retries", "batcher_flush_fail"),
                 "Failed items by error": ("batcher_flush_failure",),
             },
+            "Spool": {
+                "Items in the spool": ("batcher_spool_items", "batcher_spool_parked_items"),
+                "Bytes of the spool": ("batcher_spool_bytes",),
+                "Share of its bounds": ("batcher_spool_fill_ratio",),
+                "Oldest item of the spool": ("batcher_spool_oldest_age_seconds",),
+                "Files that few items keep": ("batcher_spool_sparse_files",),
+            },
             "Tenants": {
                 "Tenants inside": ("batcher_tenants",),
                 "Items inside by tenant": ("batcher_tenant_pending_items",),

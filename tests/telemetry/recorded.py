@@ -18,6 +18,7 @@ import re
 import subprocess
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
@@ -88,7 +89,7 @@ class Destination:
 class Workload:
     """Batchers, a consumer, a pipe, and monitors with figures made by hand, in one registry."""
 
-    def __init__(self, clock: FakeClock, registry: CollectorRegistry) -> None:
+    def __init__(self, clock: FakeClock, registry: CollectorRegistry, folder: str) -> None:
         self._clock = clock
         self._random = random.Random(2)
         self._logs = MemoryLog(), MemoryLog()
@@ -105,6 +106,15 @@ class Workload:
             )
             for name, more in {"audit": [DeadLetter(MemorySink())], "metrics": []}.items()
         ]
+        self.batchers.append(
+            Batcher[str](
+                destination.sink(DeadLetter(MemorySink())),
+                name="readings",
+                limits=limits,
+                spool=flow.Spool(folder, max_items=100_000, durability="os"),
+                observers=[PrometheusObserver(registry)],
+            )
+        )
         self.consumer = Consumer(
             MemorySource(self._logs[0], clock=clock),
             name="billing",
@@ -215,8 +225,9 @@ def record() -> str:
             lines.extend(scraped(registry, at))
 
     async def main(clock: FakeClock) -> None:
-        work = Workload(clock, registry)
         async with AsyncExitStack() as opened:
+            folder = opened.enter_context(TemporaryDirectory())
+            work = Workload(clock, registry, folder)
             for batcher in work.batchers:
                 await opened.enter_async_context(batcher)
             await opened.enter_async_context(work.consumer)
