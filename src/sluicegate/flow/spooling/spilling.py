@@ -305,7 +305,8 @@ class SpillSink(WrappingSink[Any]):
         finally:
             self._writes.remove(writing)
             self._changed.fire()
-            self._running.news.fire()
+            if self._running.store.unsettled:
+                self._running.news.fire()
 
     async def _sent(self, writing: _Write) -> dict[int, BaseException]:
         batch, task = writing.batch, writing.task
