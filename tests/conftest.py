@@ -42,6 +42,7 @@ SHARING = {
     "tests/examples/test_examples.py": "one OpenSearch",
     "tests/http/test_elasticsearch": "one OpenSearch",
     "tests/sinks/test_down_behind_a_proxy.py": "one OpenSearch",
+    "tests/telemetry/test_trace_context.py": "two Kafka brokers",
 }
 """By the beginning of a file's path, what it shares with others, in one process."""
 WITHOUT_THE_SPARK_SESSION = {

@@ -79,6 +79,24 @@ async def test_the_flush_span_links_to_every_item(fake_clock: FakeClock) -> None
     }
 
 
+async def test_traced_items_keep_their_keys_and_sizes(fake_clock: FakeClock) -> None:
+    """Sinks make keys of records of them, and keep the order of each key by them."""
+    seen: list[Any] = []
+
+    async def sink(batch: Any) -> None:
+        seen.append((batch.keys, batch.sizes, [*batch]))
+
+    async with Batcher(
+        stack(sink, Tracing(tracer_provider=PROVIDER)),
+        limits=Limits(max_items=2, max_bytes=10),
+        size_of=lambda _: 3,
+        key=lambda carried: carried.item,
+    ) as batcher:
+        await batcher.add_many([link("a"), link("b")])
+    ((keys, sizes, items),) = seen
+    assert (list(keys), list(sizes), items) == (["a", "b"], [3, 3], ["a", "b"])
+
+
 @pytest.mark.parametrize(
     ("count", "most", "children", "omitted"),
     [(128, 1024, 0, 0), (500, 1024, 3, 0), (500, 300, 2, 200)],

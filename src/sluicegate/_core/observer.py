@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import logging
-from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -31,9 +30,6 @@ logger = logging.getLogger("sluicegate.observer")
 
 Seen = TypeVar("Seen")
 T = TypeVar("T")
-
-ITEM_TRACES: ContextVar[Mapping[int, str]] = ContextVar("sluicegate item traces")
-"""The trace ids of the current write's items, by index in the sealed batch."""
 
 
 class Observer:
@@ -240,8 +236,3 @@ def _rule(observer: object) -> str:
             "OpenTelemetryConsumerObserver()"
         )
     return "must be a ConsumerObserver, such as PrometheusConsumerObserver() or ConsumerTracing()"
-
-
-def trace_of(root: int) -> str | None:
-    """Return the trace id of an item by its index in the sealed batch; `None` without tracing."""
-    return ITEM_TRACES.get({}).get(root)

@@ -43,6 +43,7 @@ from .._core.errors import (
 )
 from .._core.opening import Openable
 from .._core.runtime.threads import close_within
+from .._core.trace_context import request_trace, unless_given
 from .._core.values.encoding import compressed
 from .config import header_value
 from .errors import (
@@ -235,6 +236,7 @@ class HttpBase(Openable):
             )
         if endpoint.idempotency_header is not None:
             headers[endpoint.idempotency_header.lower()] = quote(part.write_key, safe="/")
+        headers |= unless_given(request_trace(), headers)
         return headers
 
     async def _authorization(self, auth: Callable[[], str | Awaitable[str]]) -> str:

@@ -20,8 +20,10 @@ from functools import cached_property
 from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
 
+from .._core.trace_context import TRACE_HEADERS
+
 _HARMLESS = frozenset(
-    {"accept", "accept-encoding", "content-encoding", "content-type", "user-agent"}
+    {"accept", "accept-encoding", "content-encoding", "content-type", "user-agent"} | TRACE_HEADERS
 )
 _ANYWHERE = 6
 """Shortest text that is also replaced inside words."""

@@ -47,7 +47,6 @@ from .._core.errors import (
 from .._core.keywords import known_arguments
 from .._core.letter_limit import LetterLimit
 from .._core.logs import for_log, storable
-from .._core.observer import trace_of
 from .._core.opening import opened
 from .._core.order.keys import key_text
 from .._core.order.left_out import held_back
@@ -57,6 +56,7 @@ from .._core.send import send
 from .._core.sink import SinkDecorator, WriteResult, branches_of, capabilities_of, chain, walk
 from .._core.stacking import as_sink, is_same_sink
 from .._core.text import text_of
+from .._core.trace_context import trace_of
 from .._core.transaction import enlist, transaction_of
 from ..letters.letter import DeadLetterRecord
 

@@ -10,16 +10,16 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .._core import checks
+from .._core.batch import RowBatch, by_roots
 from .._core.decorator import WrappingSink
 from .._core.extras import need
 from .._core.logs import for_log, log_safely
-from .._core.observer import ITEM_TRACES
 from .._core.send import send
 from .._core.sink import WriteResult
+from .._core.trace_context import WRITE_TRACE, Carried, WriteTrace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,14 +36,6 @@ T = TypeVar("T")
 
 LINKS_PER_SPAN = 128
 """The limit of the OpenTelemetry SDK (`OTEL_SPAN_LINK_COUNT_LIMIT`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Carried(Generic[T]):
-    """An item with the context of its span."""
-
-    item: T
-    context: SpanContext
 
 
 def traced(
@@ -74,6 +66,9 @@ class Tracing:
     Its status is an error if an item failed. It is current while the write runs, so spans of client
     libraries are its children.
 
+    Sinks attach the trace context (`traceparent`, `tracestate`) to their messages, jobs and
+    requests: the item's if it has one, otherwise, and to requests, that of `batcher.flush`.
+
     Args:
         tracer_provider: default: OpenTelemetry's global one.
         context_of: a function from an item to its `SpanContext`, or `None`; for items that already
@@ -81,6 +76,7 @@ class Tracing:
         sampled_parent: whether the span is a child of the first item's span instead of a root span.
         max_links: maximum number of links; each 128 links beyond the first 128 are put on a child
             span `batcher.flush.links`. Default 1,024.
+        propagate: whether sinks attach the trace context.
 
     Put it outermost. Raises `ConfigError` for a bad argument and `MissingExtra` without
     `opentelemetry`.
@@ -93,6 +89,7 @@ class Tracing:
         context_of: Callable[[Any], SpanContext | None] | None = None,
         sampled_parent: bool = False,
         max_links: int = 1024,
+        propagate: bool = True,
     ) -> None:
         otel_trace_api()
         if context_of is not None and not callable(context_of):
@@ -103,6 +100,7 @@ class Tracing:
         self.context_of = context_of
         self.sampled_parent = checks.flag("sampled_parent", sampled_parent)
         self.max_links = checks.count("max_links", max_links)
+        self.propagate = checks.flag("propagate", propagate)
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
         """Wrap `sink`."""
@@ -124,15 +122,16 @@ class _TracingSink(WrappingSink[T]):
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         contexts, plain = self._contexts(batch)
         distinct = list({context.trace_id: context for context in contexts.values()}.values())
-        token = ITEM_TRACES.set(_traces(batch, contexts))
-        try:
-            with self._span(batch, distinct) as span:
-                self._link_further(distinct)
+        with self._span(batch, distinct) as span:
+            self._link_further(distinct)
+            attached = span if self._settings.propagate else None
+            token = WRITE_TRACE.set(WriteTrace(batch.id, _by_root(batch, contexts), attached))
+            try:
                 errors = await send(self.inner, plain)
-                if errors:
-                    _mark_failed(span, errors, len(batch))
-        finally:
-            ITEM_TRACES.reset(token)
+            finally:
+                WRITE_TRACE.reset(token)
+            if errors:
+                _mark_failed(span, errors, len(batch))
         return WriteResult.failed(batch, errors) if errors else None
 
     def _contexts(self, batch: Batch[T]) -> tuple[dict[int, SpanContext], Batch[Any]]:
@@ -152,7 +151,15 @@ class _TracingSink(WrappingSink[T]):
                 contexts[index] = carried.context
                 carried = carried.item
             items.append(carried)
-        return contexts, batch.derive(items, [(index,) for index in range(len(items))])
+        return contexts, RowBatch(  # as `derive`, with the keys and sizes
+            items,
+            lineage=batch.lineage,
+            delivery=batch.delivery,
+            groups=[tuple(batch.roots((index,))) for index in range(len(items))],
+            attempt=batch.attempt,
+            keys=batch.keys,
+            sizes=batch.sizes,
+        )
 
     def _context(
         self, item: object, context_of: Callable[[Any], SpanContext | None]
@@ -216,16 +223,9 @@ class _TracingSink(WrappingSink[T]):
         return f"Tracing()({self.inner!r})"
 
 
-def _traces(batch: Batch[Any], contexts: Mapping[int, SpanContext]) -> dict[int, str]:
-    """Return the trace ids of the items, by index in the sealed batch."""
-    if not contexts:
-        return {}
-    trace = otel_trace_api()
-    return {
-        root: trace.format_trace_id(context.trace_id)
-        for index, context in contexts.items()
-        for root in batch.roots((index,))
-    }
+def _by_root(batch: Batch[Any], contexts: Mapping[int, SpanContext]) -> Mapping[int, SpanContext]:
+    """Return the contexts of the items, by index in the sealed batch."""
+    return by_roots(batch, contexts) if contexts else contexts
 
 
 def _mark_failed(span: Span, errors: Mapping[int, BaseException], size: int) -> None:

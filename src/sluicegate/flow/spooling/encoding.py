@@ -2,7 +2,8 @@
 
 Without `encode`, bytes are stored as they are. Other items are stored as JSON, in the form that they
 have in a dead letter: an object of pydantic, msgspec, attrs or a dataclass as its fields, so that it
-returns as a dictionary. `decode` turns that back into an object.
+returns as a dictionary. `decode` turns that back into an object. A traced item is stored without
+the context of its span.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..._core.classify import caused
 from ..._core.errors import PermanentError, SinkError
 from ..._core.text import text_of
+from ..._core.trace_context import Carried
 from ...letters.items import MARKED, PLAIN, restored, stored
 from .segment import Encoded
 
@@ -46,7 +48,7 @@ class Codec:
         """Encode an item that is stored `at` this time, in seconds since the epoch. Raises
         `PermanentError` for one that cannot be stored.
         """
-        form, value = self._form_of(item)
+        form, value = self._form_of(item.item if isinstance(item, Carried) else item)
         return Encoded(int(at * 1000), form, value, zlib.crc32(value))
 
     def _form_of(self, item: Any) -> tuple[int, bytes]:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..._core import checks
 from ..._core.text import repr_of
+from ..._core.trace_context import unless_given
 from ..._core.values.encoding import all_to_json, getter, item_error, to_json
 from ..arguments import TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ..._core.trace_context import TraceHeaders
     from ..._core.values.encoding import Getter
 
 Headers = list[tuple[str, bytes | None]]
@@ -123,6 +126,18 @@ def _join(parts: Sequence[Columns], errors: dict[int, BaseException]) -> Columns
         if each.name != "errors"
     }
     return Columns(**columns, errors=errors)  # type: ignore[arg-type]  # by name
+
+
+def with_trace(columns: Columns, traces: Sequence[TraceHeaders] | None) -> Columns:
+    """Add the trace context of each item to the headers of its record."""
+    if traces is None:
+        return columns
+    own = repeat(NO_HEADERS) if columns.headers is None else columns.headers
+    headers: list[Headers] = []
+    for index, given in zip(columns.indices, own, strict=False):
+        trace = unless_given(traces[index], (name for name, _ in given))
+        headers.append([*given, *((name, value.encode()) for name, value in trace.items())])
+    return replace(columns, headers=headers)
 
 
 def as_bytes(keys: Sequence[object]) -> list[bytes | None]:

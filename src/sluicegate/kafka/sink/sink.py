@@ -18,12 +18,13 @@ from ..._core.opening import Openable
 from ..._core.positions import PositionUnit
 from ..._core.runtime.threads import close_within
 from ..._core.sink import Capabilities
+from ..._core.trace_context import item_traces
 from ..._core.values.encoding import getter
 from ..access import KafkaAccess, access_of
 from ..arguments import TOPIC
 from ..client.options import MAX_BATCH_BYTES, ProducerOptions
 from ..errors import classify_kafka
-from .records import RecordMaker, RecordParts, part
+from .records import RecordMaker, RecordParts, part, with_trace
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -236,7 +237,7 @@ class KafkaSink(Openable):
         from .write import KafkaWrite
 
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
-        columns = self._maker.columns(items, batch.keys)
+        columns = with_trace(self._maker.columns(items, batch.keys), item_traces(batch))
         return await KafkaWrite(
             producer,
             sent_items,

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from ..._core.errors import UnknownOutcomeError, UnverifiableError
 from ..._core.text import repr_of
+from ..._core.trace_context import NO_TRACE, unless_given
 from ..._core.values.encoding import all_to_json, item_error, to_json
 from ..errors import NO_RESPONDERS, WRONG_LAST_SEQUENCE, api_error
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..._core.errors import SinkError
+    from ..._core.trace_context import TraceHeaders
     from ..._core.values.encoding import Getter
 
 _TOKEN = r"(?![*>](?:\.|$))[^\s.\x00-\x1f\x7f]+"  # noqa: S105  # part of a subject
@@ -76,8 +78,14 @@ class MessageMaker:
     expected_sequence: Getter | None
     stream: str | None
 
-    def messages(self, items: Sequence[Any], ids: Sequence[str] | None) -> Messages:
-        """The parts of all items' messages; `ids` are used if there is no function for ids.
+    def messages(
+        self,
+        items: Sequence[Any],
+        ids: Sequence[str] | None,
+        traces: Sequence[TraceHeaders] | None = None,
+    ) -> Messages:
+        """The parts of all items' messages; `ids` are used if there is no function for ids, and
+        `traces` are added to the headers.
 
         Does not suspend.
         """
@@ -87,7 +95,11 @@ class MessageMaker:
             try:
                 payload = self._payload(item) if payloads is None else payloads[index]
                 subject = self.subject if isinstance(self.subject, str) else self._subject(item)
-                headers = self._headers(item, None if ids is None else ids[index])
+                headers = self._headers(
+                    item,
+                    None if ids is None else ids[index],
+                    NO_TRACE if traces is None else traces[index],
+                )
             except Exception as error:
                 made.errors[index] = item_error("cannot become a message", error)
             else:
@@ -126,7 +138,7 @@ class MessageMaker:
     def _subject(self, item: Any) -> str:
         return checked_subject(cast("Getter", self.subject)(item))
 
-    def _headers(self, item: Any, made_id: str | None) -> bytes:
+    def _headers(self, item: Any, made_id: str | None, trace: TraceHeaders) -> bytes:
         lines: list[str] = []
         message_id = made_id if self.message_id is None else self.message_id(item)
         if message_id is not None:
@@ -137,8 +149,10 @@ class MessageMaker:
             expected = self.expected_sequence(item)
             if expected is not None:
                 lines.append(f"{EXPECTED_SEQUENCE}: {_sequence(expected)}\r\n")
-        if self.headers is not None:
-            lines += _header_lines(self.headers(item))
+        own = [] if self.headers is None else _header_lines(self.headers(item))
+        lines += own
+        if trace:
+            lines += _header_lines(unless_given(trace, (line.partition(":")[0] for line in own)))
         return b"".join((_FIRST, "".join(lines).encode(), b"\r\n")) if lines else b""
 
 

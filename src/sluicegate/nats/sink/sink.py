@@ -12,6 +12,7 @@ from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from ..._core.sink import Capabilities
+from ..._core.trace_context import item_traces
 from ..._core.values.encoding import getter
 from ..options import NatsOptions
 from .messages import MessageMaker, checked_subject
@@ -178,7 +179,8 @@ class NatsSink(Openable):
 
         client = await channel.ready()
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
-        messages = self._maker.messages(items, batch.item_keys() if self._makes_ids else None)
+        ids = batch.item_keys() if self._makes_ids else None
+        messages = self._maker.messages(items, ids, item_traces(batch))
         refuse_large(messages, client.max_payload)
         if self._is_core:
             return await CoreWrite(

@@ -5,7 +5,6 @@ Columns are arrays of text and whole numbers, so that codecs of a connection can
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
@@ -14,13 +13,14 @@ from ..._core.checks import bad
 from ..client.errors import sqlstate
 from ..client.names import channel_name, quoted
 from ..records.access import NO_RIGHT
-from ..records.values import json_text, name_text
+from ..records.values import mapping_text, name_text
 from .ring import need_slots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from uuid import UUID
 
+    from ..._core.trace_context import TraceHeaders
     from ..schema.opened import AnyConnection
     from .ring import SlotFunction
 
@@ -141,13 +141,11 @@ def _index_text(name: str, value: object) -> str:
     return text
 
 
-def headers_text(value: object) -> str | None:
-    """Return a mapping by name as JSON. Raises `ConfigError`."""
-    if value is None:
+def headers_text(value: object, trace: TraceHeaders) -> str | None:
+    """Return a mapping by name as JSON, with the trace context. Raises `ConfigError`."""
+    if value is None and not trace:
         return None
-    if not isinstance(value, Mapping):
-        raise bad("headers", type(value).__name__, "must be a mapping by name")
-    return json_text("headers", dict(cast("Mapping[Any, Any]", value)))
+    return mapping_text("headers", value, trace)
 
 
 def due_text(value: object) -> str | None:

@@ -20,6 +20,7 @@ from ..._core.errors import (
 from ..._core.keywords import known_arguments
 from ..._core.outcome import Outcome
 from ..._core.sink import Capabilities, WriteResult
+from ..._core.trace_context import item_traces
 from ..client.access import PostgresAccess
 from ..client.answers import transaction
 from ..client.errors import (
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
+    from ..._core.trace_context import TraceHeaders
     from ..._core.values.encoding import Getter
     from ..client.connections import Connections
     from ..client.statements import Statements
@@ -190,7 +192,9 @@ class PostgresQueueSink(RecordSink):
     def _write_of(self, batch: Batch[Any], items: Sequence[Any]) -> _QueueWrite | None:
         if self._function is None:
             return None
-        given = _GivenJobs(self._parts, self._function, items, batch.item_keys())
+        given = _GivenJobs(
+            self._parts, self._function, items, batch.item_keys(), item_traces(batch)
+        )
         return _QueueWrite(
             self._schema, self._access.place, self._nothing_done, batch, given, queue=self._queue
         )
@@ -225,18 +229,18 @@ class _GivenJobs(GivenRecords[JobColumns]):
         function: SlotFunction,
         items: Sequence[Any],
         tokens: Sequence[str],
+        traces: Sequence[TraceHeaders] | None,
     ) -> None:
         self._function: SlotFunction = function
-        super().__init__(JobColumns(), parts, items, tokens)
+        super().__init__(JobColumns(), parts, items, tokens, traces)
 
-    def _enter(self, item: Any, token: str) -> Any:
+    def _enter(self, item: Any, token: str, trace: TraceHeaders) -> Any:
         parts, columns = self._parts, self.columns
         key = None if (part := parts["key"]) is None else part(item)
         columns.keys.append(job_key(key))
         columns.slots.append(None if key is None else self._slot(key))
-        columns.headers.append(
-            None if (part := parts["headers"]) is None else headers_text(part(item))
-        )
+        headers = None if (part := parts["headers"]) is None else part(item)
+        columns.headers.append(headers_text(headers, trace))
         columns.due.append(None if (part := parts["due"]) is None else due_text(part(item)))
         columns.priorities.append(
             None if (part := parts["priority"]) is None else job_priority(part(item))

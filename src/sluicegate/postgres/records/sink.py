@@ -24,6 +24,7 @@ from ..._core.order.keys import accepted
 from ..._core.order.left_out import stopped_behind
 from ..._core.sink import WriteResult
 from ..._core.text import text_of
+from ..._core.trace_context import NO_TRACE
 from ..._core.values.encoding import getter, item_error
 from ..client.answers import transaction
 from ..client.connections import Connections
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
     from ..._core.batch import Batch
     from ..._core.outcome import Outcome
+    from ..._core.trace_context import TraceHeaders
     from ..._core.values.encoding import Getter
     from ..client.access import PostgresAccess
     from ..client.notifications import Notifier
@@ -165,6 +167,7 @@ class GivenRecords(ABC, Generic[ColumnsT]):
         parts: Mapping[str, Getter | None],
         items: Sequence[Any],
         tokens: Sequence[str],
+        traces: Sequence[TraceHeaders] | None,
     ) -> None:
         self.indices: list[int] = []
         self.columns = columns
@@ -173,7 +176,8 @@ class GivenRecords(ABC, Generic[ColumnsT]):
         contents: list[Any] = []
         for index, item in enumerate(items):
             try:
-                contents.append(self._enter(item, tokens[index]))
+                trace = NO_TRACE if traces is None else traces[index]
+                contents.append(self._enter(item, tokens[index], trace))
             except Exception as error:
                 self._cut(len(contents))
                 self.errors[index] = self._error(error)
@@ -188,7 +192,7 @@ class GivenRecords(ABC, Generic[ColumnsT]):
         return item_error(f"cannot become a {self._kind}", error)
 
     @abstractmethod
-    def _enter(self, item: Any, token: str) -> Any:
+    def _enter(self, item: Any, token: str, trace: TraceHeaders) -> Any:
         """Add all parts of a record except its contents, and return the contents."""
 
     @abstractmethod

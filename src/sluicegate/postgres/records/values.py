@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from ..._core.checks import bad
 from ..._core.errors import ConfigError
 from ..._core.text import text_of
+from ..._core.trace_context import unless_given
 from ..._core.values.encoding import json_texts, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ..._core.trace_context import TraceHeaders
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -54,6 +58,14 @@ def json_text(name: str, value: object) -> str:
     if "\\u0000" in text and _NUL.search(text):
         raise bad(name, type(value).__name__, "holds U+0000, which PostgreSQL cannot store")
     return text
+
+
+def mapping_text(name: str, value: object, trace: TraceHeaders) -> str:
+    """Encode a mapping by name, or `None`, with the trace context. Raises `ConfigError`."""
+    if value is not None and not isinstance(value, Mapping):
+        raise bad(name, type(value).__name__, "must be a mapping by name")
+    own = dict(cast("Mapping[Any, Any]", value or {}))
+    return json_text(name, {**own, **unless_given(trace, map(str, own))})
 
 
 def json_texts_of(name: str, values: Sequence[object]) -> tuple[list[str], dict[int, ConfigError]]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from ..._core.checks import bad
+from ..._core.checks import bad, flag
 from ..._core.classify import caused
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import MessageIdConflict, RefusedError, VersionConflict
 from ..._core.keywords import known_arguments
+from ..._core.trace_context import NO_TRACE, caller_trace, unless_given
 from ..client.access import Access, need_asyncpg
 from ..client.connections import Connections
 from ..client.names import channel_name
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
 
     from ..._core.clock import Clock
+    from ..._core.trace_context import TraceHeaders
     from ..client.access import PostgresAccess
     from .drivers import AsyncUserConnection, SyncUserConnection
 
@@ -49,12 +52,15 @@ class StreamLog:
 
     Args:
         schema: the schema in which `sluicegate pg install` created the log.
+        propagate: whether messages that are appended within a recorded OpenTelemetry span have its
+            trace context (`traceparent`, `tracestate`) in their metadata, unless given there.
 
-    Raises `ConfigError` for a bad name.
+    Raises `ConfigError` for a bad argument.
     """
 
-    def __init__(self, schema: str = DEFAULT_SCHEMA) -> None:
+    def __init__(self, schema: str = DEFAULT_SCHEMA, *, propagate: bool = True) -> None:
         self._schema = check_schema_name(schema)
+        self._propagate = flag("propagate", propagate)
 
     @property
     def schema(self) -> str:
@@ -147,7 +153,10 @@ class StreamLog:
         self, stream: str, messages: NewMessage | Iterable[NewMessage], expected: int | None
     ) -> Query:
         listed = _check_messages(messages)
-        return append_call(self._schema, stream_name(stream), listed, expected_version(expected))
+        trace = caller_trace() if self._propagate else NO_TRACE
+        return append_call(
+            self._schema, stream_name(stream), listed, expected_version(expected), trace
+        )
 
     def __repr__(self) -> str:
         return f"StreamLog({self._schema!r})"
@@ -216,18 +225,31 @@ def _append_errors(call: Query) -> Generator[None]:
 
 
 def append_call(
-    schema: str, stream: str, messages: Sequence[NewMessage], expected: int | None
+    schema: str,
+    stream: str,
+    messages: Sequence[NewMessage],
+    expected: int | None,
+    trace: TraceHeaders = NO_TRACE,
 ) -> Query:
-    """Return the statement that appends these messages."""
-    return Query(schema, _CALL, (stream, f"[{','.join(map(_json, messages))}]", expected))
+    """Return the statement that appends these messages, with a trace context."""
+    listed = ",".join([_json(each, trace) for each in messages])
+    return Query(schema, _CALL, (stream, f"[{listed}]", expected))
 
 
-def _json(message: NewMessage) -> str:
+def _json(message: NewMessage, trace: TraceHeaders) -> str:
     given = "" if message.id is None else f'"id":"{message.id}",'
     return (
         f'{{{given}"type":{message.type_text},"data":{message.data_text},'
-        f'"metadata":{message.metadata_text}}}'
+        f'"metadata":{_metadata(message, trace)}}}'
     )
+
+
+def _metadata(message: NewMessage, trace: TraceHeaders) -> str:
+    own = message.metadata_text
+    added = unless_given(trace, map(str, message.metadata or ()))
+    if not added:
+        return own
+    return json.dumps(added)[:-1] + ("}" if own == "{}" else f",{own[1:]}")
 
 
 def _decode(rows: Iterable[Sequence[Any]]) -> list[Appended]:

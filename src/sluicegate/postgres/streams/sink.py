@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -22,25 +21,27 @@ from ..._core.keywords import known_arguments
 from ..._core.order.keys import accepted
 from ..._core.outcome import Outcome
 from ..._core.sink import Capabilities
+from ..._core.trace_context import item_traces
 from ..client.access import PostgresAccess
 from ..client.errors import sqlstate
 from ..client.names import quoted
 from ..client.notifications import Notifier
 from ..records.access import UNIQUE
 from ..records.sink import GivenRecords, RecordSink, RecordWrite, getters
-from ..records.values import json_text, json_texts_of, name_text, time_of
+from ..records.values import json_texts_of, mapping_text, name_text, time_of
 from ..schema.opened import DEFAULT_SCHEMA, check_may_append
 from .log import channel_of, readers_of
 from .message import Appended, expected_version, stream_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from asyncpg import Record
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
     from ..._core.sink import WriteResult
+    from ..._core.trace_context import TraceHeaders
     from ..._core.values.encoding import Getter
     from ..client.connections import Connections
     from ..client.statements import Statements
@@ -147,7 +148,9 @@ class PostgresStreamSink(RecordSink):
         return await self._write(batch)
 
     def _write_of(self, batch: Batch[Any], items: Sequence[Any]) -> _StreamWrite:
-        given = _GivenMessages(MessageColumns(), self._parts, items, batch.item_keys())
+        given = _GivenMessages(
+            MessageColumns(), self._parts, items, batch.item_keys(), item_traces(batch)
+        )
         return _StreamWrite(self._schema, self._access.place, self._nothing_done, batch, given)
 
     async def _look_up(self, con: PoolConnectionProxy[Any]) -> None:
@@ -195,14 +198,13 @@ class _GivenMessages(GivenRecords[MessageColumns]):
     _kind = "message"
     _namespace = UUID("a4b51d43-5a5c-4a8e-9b0c-6d0f7a0c2a51")
 
-    def _enter(self, item: Any, token: str) -> Any:
+    def _enter(self, item: Any, token: str, trace: TraceHeaders) -> Any:
         parts, columns = self._parts, self.columns
         stream, kind = cast("Getter", parts["stream"]), cast("Getter", parts["type"])
         columns.streams.append(stream_name(stream(item)))
         columns.types.append(name_text("type", kind(item)))
-        columns.metadata.append(
-            "{}" if (part := parts["metadata"]) is None else _metadata(part(item))
-        )
+        metadata = None if (part := parts["metadata"]) is None else part(item)
+        columns.metadata.append(_metadata(metadata, trace))
         columns.ids.append(self._id(item, token))
         columns.expected.append(
             None if (part := parts["expected"]) is None else expected_version(part(item))
@@ -218,12 +220,8 @@ class _GivenMessages(GivenRecords[MessageColumns]):
         return self.columns.pick(places)
 
 
-def _metadata(value: object) -> str:
-    if value is None:
-        return "{}"
-    if not isinstance(value, Mapping):
-        raise bad("metadata", type(value).__name__, "must be a mapping with string keys")
-    return json_text("metadata", dict(cast("Mapping[Any, Any]", value)))
+def _metadata(value: object, trace: TraceHeaders) -> str:
+    return "{}" if value is None and not trace else mapping_text("metadata", value, trace)
 
 
 class _StreamWrite(RecordWrite[MessageColumns]):

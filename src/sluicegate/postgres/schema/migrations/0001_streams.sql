@@ -116,7 +116,8 @@ BEGIN
 END $$;
 
 -- The messages of these ids, if they are in the log: all of them, in this stream, in a row, and with
--- these contents. Any other that is there is a mistake.
+-- these contents; a trace context in the metadata, which differs in every attempt, is not one of them.
+-- Any other that is there is a mistake.
 CREATE FUNCTION {schema}.known(p_stream text, p_messages jsonb)
 RETURNS TABLE (r_position bigint, r_version bigint, r_id uuid, r_at timestamptz, r_is_new boolean)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -133,8 +134,9 @@ BEGIN
   SELECT n - 1 AS at, e ->> 'id' AS id, m.stream INTO v_other
   FROM jsonb_array_elements(p_messages) WITH ORDINALITY AS t (e, n)
   LEFT JOIN {schema}.message m ON m.id = (e ->> 'id')::uuid
-  WHERE (m.stream, m.type, m.data, m.metadata)
-    IS DISTINCT FROM (p_stream, e ->> 'type', e -> 'data', coalesce(e -> 'metadata', '{}'))
+  WHERE (m.stream, m.type, m.data, m.metadata - ARRAY['traceparent', 'tracestate'])
+    IS DISTINCT FROM (p_stream, e ->> 'type', e -> 'data',
+      coalesce(e -> 'metadata', '{}') - ARRAY['traceparent', 'tracestate'])
   ORDER BY n LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'some of these messages are in the log, but message % with the id % %', v_other.at,
@@ -206,8 +208,9 @@ BEGIN
       CONTINUE;
     END IF;
     LOOP
-      SELECT CASE WHEN (m.stream, m.type, m.data, m.metadata)
-                     = (p_streams[i], p_types[i], p_data[i]::jsonb, p_metadata[i]::jsonb)
+      SELECT CASE WHEN (m.stream, m.type, m.data, m.metadata - ARRAY['traceparent', 'tracestate'])
+                     = (p_streams[i], p_types[i], p_data[i]::jsonb,
+                        p_metadata[i]::jsonb - ARRAY['traceparent', 'tracestate'])
              THEN 'known' ELSE 'other' END, m.position, m.version, m.at
       INTO r_state, r_position, r_version, r_at
       FROM {schema}.message m WHERE m.id = p_ids[i]::uuid;
