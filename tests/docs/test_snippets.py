@@ -65,6 +65,7 @@ TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {
     "how-to/test-your-handler.md": ("MySource",),
     "how-to/trace.md": ("source",),
     "how-to/try-again.md": ("dsn", "columns"),
+    "how-to/use-more-cores.md": (),
     "how-to/use-with-flask.md": (),
     "how-to/write-to-a-file.md": ("dsn",),
     "how-to/write-to-http.md": ("token",),

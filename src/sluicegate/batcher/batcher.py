@@ -21,7 +21,7 @@ from .._core.errors import ConfigError, DeliverTimeout, DrainTimeout
 from .._core.keywords import takes
 from .._core.order.keys import identity
 from .._core.runtime import process_fork
-from .._core.runtime.run import batcher_ended
+from .._core.runtime.run import batcher_ended, note_opened
 from . import log
 from .dispatch import Dispatcher
 from .drain import Drain
@@ -171,6 +171,7 @@ class Batcher(Generic[T]):
             raise
         self._window.open_on(asyncio.get_running_loop())
         self._lifecycle.enter("open")
+        note_opened(self)
         self._opener.entered()
         if self.setup.spool is not None:
             self.setup.spool.start(self._dispatcher)

@@ -1,8 +1,8 @@
 """The `sluicegate` command.
 
 `parser` reads the command line, `console` is the terminal and the process, and `named` imports the
-objects that are named in arguments. `dlq`, `spool` and `tune` are the groups of commands here; others are in
-the packages of their technologies.
+objects that are named in arguments. `dlq`, `spool`, `tune` and `serve` are here; other groups of commands
+are in the packages of their technologies.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _GROUPS = {
         ".spool.commands",
         "inspect and check the spool of a batcher; export or replay its items",
     ),
+    "serve": (".serve.commands", "run a program in several processes, and restart and drain them"),
     "pipeline": ("..spark.commands", "validate, explain or run a pipeline on Spark"),
 }
 """The package that declares each group of a technology, and the group's line in the list."""

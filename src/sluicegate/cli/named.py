@@ -60,7 +60,7 @@ def _alternatives(found: object, part: str) -> str:
 def named_sink(name: str) -> Sink[Any]:
     """Import a sink, a stack, a function of a batch, or a function that returns one of these."""
     found = named(name)
-    makes_one = callable(found) and not hasattr(found, "write") and not _takes_a_batch(found)
+    makes_one = callable(found) and not hasattr(found, "write") and not needs_arguments(found)
     try:
         made = cast("Callable[[], object]", found)() if makes_one else cast("object", found)
     except SluicegateError:
@@ -78,7 +78,8 @@ def _reason(error: Exception) -> str:
     return printable(without_secrets(f"{type(error).__name__}: {text_of(error)}"))
 
 
-def _takes_a_batch(function: Callable[..., Any]) -> bool:
+def needs_arguments(function: Callable[..., Any]) -> bool:
+    """Whether the function has an argument without a default."""
     parameters = inspect.signature(function).parameters.values()
     return any(
         each.default is each.empty and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}

@@ -13,6 +13,7 @@ from .._core.logs import log_safely
 from .._core.opening import only_user
 from .._core.order.keys import shown
 from .._core.runtime.cuts import noticing_cuts
+from .._core.runtime.run import note_opened
 from .._core.runtime.threads import GRACE, Closing
 from .engine import Engine
 from .failures.dead_letters import LetterWriter
@@ -62,6 +63,7 @@ class Operated:
         """Open the dead letters, the park store and the source."""
         stack.enter_context(only_user(self))
         self._check_new()
+        note_opened(self)
         letters = self._letters()
         if letters is not None:
             await stack.enter_async_context(letters.open())

@@ -245,6 +245,20 @@ class RunEnds:
 
 
 _current: ContextVar[RunEnds | None] = ContextVar("sluicegate_run_ends", default=None)
+_opened: ContextVar[WeakSet[object] | None] = ContextVar("sluicegate_opened", default=None)
+
+
+def collect_opened() -> WeakSet[object]:
+    """Note the consumers and batchers that are opened in this context, and in its copies."""
+    noted: WeakSet[object] = WeakSet()
+    _opened.set(noted)
+    return noted
+
+
+def note_opened(part: object) -> None:
+    """Note that a consumer is being opened, or that a batcher is open."""
+    if (noted := _opened.get()) is not None:
+        noted.add(part)
 
 
 def consumer_feeds(batcher: object) -> None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 Scope: TypeAlias = "MutableMapping[str, Any]"
 Receive: TypeAlias = "Callable[[], Awaitable[MutableMapping[str, Any]]]"
 Send: TypeAlias = "Callable[[MutableMapping[str, Any]], Awaitable[None]]"
+App: TypeAlias = "Callable[[Scope, Receive, Send], Awaitable[None]]"
 
 READY, LIVE, METRICS, STATS, DRAIN = "/ready", "/live", "/metrics", "/stats", "/drain"
 NO_CLIENT = str(missing("prometheus_client", "prometheus", "/metrics"))
@@ -129,17 +130,17 @@ class Probes:
         if scope["type"] == "lifespan":
             await _take_part(receive, send)
         elif scope["type"] == "http":
-            await _respond(send, self._answer(scope), has_body=scope["method"] != "HEAD")
+            await respond(send, self._answer(scope), has_body=scope["method"] != "HEAD")
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close"})
 
     def _answer(self, scope: Scope) -> Answer:
         path = _path_of(scope)
         if path not in {READY, LIVE, METRICS, STATS, DRAIN}:
-            return _text(404, "not found: try /ready, /live, /metrics, /stats or /drain")
+            return text_answer(404, "not found: try /ready, /live, /metrics, /stats or /drain")
         allowed = ("POST",) if path == DRAIN else ("GET", "HEAD")
         if scope["method"] not in allowed:
-            answer = _text(405, f"method not allowed: use {allowed[0]}")
+            answer = text_answer(405, f"method not allowed: use {allowed[0]}")
             return answer._replace(headers=((b"allow", ", ".join(allowed).encode()),))
         if path == METRICS:
             return _metrics(scope, self._registry)
@@ -154,13 +155,13 @@ class Probes:
             f"{name}: {path[1:] if why is None else f'not {path[1:]}: {why}'}"
             for name, why in verdicts
         ]
-        return _text(status, *lines, *told)
+        return text_answer(status, *lines, *told)
 
     def _operate(self, scope: Scope, path: str) -> Answer:
         """Answer `/stats` or `/drain`, if the guard admits the request."""
         refusal = self._guard.refusal(scope)
         if refusal is not None:
-            answer = _text(refusal.status, refusal.text)
+            answer = text_answer(refusal.status, refusal.text)
             if refusal.challenge is None:
                 return answer
             return answer._replace(headers=((b"www-authenticate", refusal.challenge.encode()),))
@@ -206,7 +207,8 @@ def _explained(consumer: Operated) -> str:
         return str(error)
 
 
-def _text(status: int, *lines: str) -> Answer:
+def text_answer(status: int, *lines: str) -> Answer:
+    """Build a response of lines."""
     body = "".join([f"{line}\n" for line in lines])
     return Answer(status, "text/plain; charset=utf-8", body.encode(errors="backslashreplace"))
 
@@ -227,7 +229,7 @@ def _json_text(status: int, body: object) -> Answer:
 
 def _metrics(scope: Scope, registry: CollectorRegistry | None) -> Answer:
     if find_spec("prometheus_client") is None:
-        return _text(501, NO_CLIENT)
+        return text_answer(501, NO_CLIENT)
     import prometheus_client as client
     from prometheus_client import exposition, multiprocess, values
 
@@ -258,7 +260,8 @@ def _header(scope: Scope, wanted: bytes) -> str:
     return ",".join(found)
 
 
-async def _respond(send: Send, answer: Answer, *, has_body: bool) -> None:
+async def respond(send: Send, answer: Answer, *, has_body: bool) -> None:
+    """Send a response; without its body for a HEAD request."""
     headers = [
         (b"content-type", answer.kind.encode()),
         (b"content-length", b"%d" % len(answer.body)),
@@ -308,24 +311,33 @@ async def serve_probes(
     text("host", host)
     if count("port", port, least=0) > LAST_PORT:
         raise bad("port", port, f"must be at most {LAST_PORT}")
-    server = _server(app)
-    with contextlib.closing(_listening(host, port)) as listening:
-        task = asyncio.get_running_loop().create_task(server.serve([listening]), name="probes")
-        try:
+    need("uvicorn", "probes", "serve_probes")
+    with contextlib.closing(listening_at(host, port)) as listening:
+        async with serve_app(app, listening):
             yield listening.getsockname()[:2]
-        finally:
-            server.handle_exit(signal.SIGTERM, None)  # as if SIGTERM had arrived
-            await task
 
 
-def _listening(host: str, port: int) -> socket.socket:
+@contextlib.asynccontextmanager
+async def serve_app(app: App, listening: socket.socket) -> AsyncGenerator[None]:
+    """Serve an ASGI application on a socket, without signal handlers and logs."""
+    server = _server(app)
+    task = asyncio.get_running_loop().create_task(server.serve([listening]), name="probes")
+    try:
+        yield
+    finally:
+        server.handle_exit(signal.SIGTERM, None)  # as if SIGTERM had arrived
+        await task
+
+
+def listening_at(host: str, port: int) -> socket.socket:
+    """Listen on an address. Raises `OSError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family)
     listening.setblocking(False)
     return listening
 
 
-def _server(app: Probes) -> uvicorn.Server:
+def _server(app: App) -> uvicorn.Server:
     need("uvicorn", "probes", "serve_probes")
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
