@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 from sluicegate import Batcher, ConfigError, Consumer, Message, flow
@@ -73,6 +74,13 @@ async def endless() -> None:
             report("cut", NUMBER)
 
     await Consumer(one_record(), name="endless", drain=600.0, observers=[Reported()]).run(handle)
+
+
+async def deaf() -> None:
+    """It blocks its loop."""
+    report("deaf")
+    while True:
+        signal.pause()
 
 
 async def group() -> None:

@@ -1,6 +1,7 @@
 """`sluicegate serve` with real processes; the programs are in `served.py`.
 
-White box: the guard of processes, the rule of the restarts, the check of the object, and the probes of a process that is down.
+White box: the guard of processes, the rule of the restarts, the check of the object, and the probes
+of a process that is down.
 """
 
 from __future__ import annotations
@@ -137,6 +138,15 @@ async def test_a_second_signal_ends_the_drains(tmp_path: Path) -> None:
         served.process.terminate()
         assert await served.lines(2, "cut") == [["cut", "0"], ["cut", "1"]]
         assert await served.process.wait() == 1, "as after DrainTimeout"
+
+
+async def test_a_third_signal_kills_processes_that_are_deaf(tmp_path: Path) -> None:
+    async with serving(tmp_path, "deaf") as served:
+        await served.lines(2, "deaf")
+        for step in ("draining", "ending the drains", "killing"):
+            served.process.terminate()
+            await served.told(f"SIGTERM: {step}")
+        assert await served.process.wait() == 137
 
 
 async def test_a_killed_process_is_started_again_and_its_rows_are_handled(tmp_path: Path) -> None:
