@@ -23,7 +23,11 @@ def killed(folder: Path, *how: object) -> Any:
 
 @pytest.mark.parametrize(
     ("kills", "seed", "durability"),
-    [(50, 0, "commit"), (10, 1, "os"), pytest.param(1000, 2, "commit", marks=pytest.mark.long)],
+    [
+        (50, 0, "commit"),
+        (10, 1, "os"),
+        pytest.param(1000, 2, "commit", marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
+    ],
 )
 def test_a_stored_item_outlives_kills_at_random_moments(
     tmp_path: Path, kills: int, seed: int, durability: str

@@ -41,7 +41,12 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(SAMPLE), pytest.param(range(SAMPLE, LONG), marks=pytest.mark.long)], ids=len
+    "seeds",
+    [
+        range(SAMPLE),
+        pytest.param(range(SAMPLE, LONG), marks=[pytest.mark.long, pytest.mark.timeout(3600)]),
+    ],
+    ids=len,
 )
 def test_nothing_is_lost_repeated_or_overtaken(seeds: range, tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
