@@ -31,6 +31,8 @@ IMPORTED_AS = {
 }
 HOMES: dict[str, tuple[str, ...]] = {
     "_core/values/encoding.py": ("files", "http"),
+    "cli/serve/commands.py": ("probes",),
+    "cli/serve/gathered.py": ("prometheus",),
     "cli/tune": ("tune",),
     "clickhouse": ("clickhouse",),
     "consumer/operating/probes.py": ("probes",),

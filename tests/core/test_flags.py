@@ -27,6 +27,7 @@ from sluicegate.postgres import (
     PostgresQueueSource,
     PostgresStreamSource,
     QueueAdmin,
+    StreamLog,
     StreamRetention,
     SubscriptionAdmin,
     install_streams,
@@ -93,6 +94,8 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     "RedisSink.approximate": lambda on: RedisSink("redis://h", stream="s", approximate=on),
     "RedisSink.create": lambda on: RedisSink("redis://h", stream="s", create=on),
     "Retry.resend_unknown": lambda on: Retry(resend_unknown=on),
+    "StreamLog.propagate": lambda on: StreamLog(propagate=on),
+    "Tracing.propagate": lambda on: Tracing(propagate=on),
     "Tracing.sampled_parent": lambda on: Tracing(sampled_parent=on),
 }
 
