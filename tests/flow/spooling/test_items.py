@@ -1,4 +1,7 @@
-"""Items of a spool: what the user's functions and destinations get, and items that fail."""
+"""Items of a spool: what the user's functions and destinations get, and items that fail.
+
+White box: the extent of an interrupted batch is written directly.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from spooling.files.store_help import opened, put
 from spooling.spools import Rejecting, parked, spooled, stored
 
 from sluicegate import (
@@ -22,6 +26,8 @@ from sluicegate import (
 )
 from sluicegate.consumer import Poison
 from sluicegate.errors import ItemTooLarge
+from sluicegate.flow.spooling.segment import Extent
+from sluicegate.flow.spooling.store import Work
 from sluicegate.sinks import MemorySink
 from sluicegate.testing import BlockingSink
 
@@ -176,6 +182,28 @@ async def test_an_item_that_cannot_be_decoded_is_parked(
     assert sink.items == [1, 2]
     ((value, error_type, _),) = parked(tmp_path / "spool")
     assert (value, error_type) == (b"x", "ValueError")
+
+
+@pytest.mark.parametrize("function", ["key", "tenant"])
+async def test_an_interrupted_batch_with_an_item_without_a_key_stops_nothing(
+    tmp_path: Path, fake_clock: FakeClock, function: str
+) -> None:
+    store = opened(tmp_path)
+    put(store, b"bad", b"good")
+    store.apply([Work(keeps=Extent("batch", [0, 1]))])
+    store.close()
+
+    def of(item: bytes) -> bytes:
+        if item == b"bad":
+            raise LookupError(item)
+        return item
+
+    sink = MemorySink[bytes]()
+    options: dict[str, Any] = {function: of}
+    async with spooled(tmp_path, sink, fake_clock, **options) as batcher:
+        await batcher.deliver(b"next")
+    assert sink.items == [b"good", b"next"]
+    assert [value for value, _, _ in parked(tmp_path)] == [b"bad"]
 
 
 async def test_an_item_older_than_max_age_is_parked(tmp_path: Path, fake_clock: FakeClock) -> None:

@@ -86,7 +86,7 @@ def turn(folder: Path) -> Iterator[None]:
 
 
 def owner_of(folder: Path, role: str) -> int | None:
-    """Return the id of the process that holds a lock; `None` if nobody does."""
+    """Return the id of the process that holds a lock; `None` if it is free."""
     path = folder / f"{role}.lock"
     if not path.exists():
         return None

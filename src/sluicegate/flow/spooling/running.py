@@ -139,7 +139,7 @@ class RunningSpool:
                         done.set_result(None)
                     else:
                         done.set_exception(told)
-                        done.exception()  # retrieved, if nobody waits any more
+                        done.exception()  # retrieved, for a caller that was cancelled
         finally:
             self._working = None
 

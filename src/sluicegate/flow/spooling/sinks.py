@@ -156,19 +156,23 @@ async def write_again(running: RunningSpool, setup: Setup[Any], codec: Codec) ->
     """
     for extent in running.store.extents():
         items = await running.call(running.store.find, extent.offsets)
+        tenant, keys = None, None
         try:
             values = [codec.decoded(item) for item in items]
+            if setup.tenant is not None and values:
+                tenant = setup.tenant(values[0])
+            if setup.key is not None:
+                keys = [*map(setup.key, values)]
         except Exception:
-            values = []  # an item that cannot be decoded is parked by the sender
+            values = []  # the sender parks an item for which one of the functions raises
         is_whole = len(values) == len(extent.offsets)
         if not is_whole or not await running.call(running.store.any_unsettled, extent.offsets):
             await running.settle((), extent)
             continue
-        tenant = None if setup.tenant is None else setup.tenant(values[0])
         batch: RowBatch[Any] = RowBatch(
             values,
             lineage=Lineage(id=extent.batch, name=setup.name, tenant=tenant),
-            keys=None if setup.key is None else [*map(setup.key, values)],
+            keys=keys,
         )
         batch.delivery.doubt(range(len(values)))
         errors = await send(setup.sink, batch)
