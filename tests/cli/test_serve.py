@@ -170,6 +170,21 @@ async def test_a_killed_process_is_started_again_and_its_rows_are_handled(tmp_pa
     assert {*done(tmp_path)} == {*values, '"held"'}
 
 
+async def test_a_process_that_alone_is_told_to_drain_is_started_again(tmp_path: Path) -> None:
+    gates = make_gates(tmp_path)
+    async with serving(tmp_path, "gated") as served:
+        (_, number, pid), _ = await served.lines(2, "handling")
+        os.kill(int(pid), signal.SIGTERM)
+        await served.lines(1, "draining")
+        await asyncio.to_thread(gates[int(number)].write_text, "open")
+        await served.told(f"process {number} ended with 143")
+        assert await served.lines(1, "handling")
+        served.process.terminate()
+        for gate in gates:
+            await asyncio.to_thread(gate.write_text, "open")
+        assert await served.process.wait() == 0
+
+
 async def test_a_crash_loop_is_slowed_down_and_told(tmp_path: Path) -> None:
     async with serving(tmp_path, "crash_twice", "--processes", "1") as served:
         assert (await served.told(r"ended with 7 .*in (\S+) s"))[1] == "0.5"

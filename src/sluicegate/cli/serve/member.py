@@ -23,7 +23,7 @@ from ...consumer.operating.guard import Guard
 from ...consumer.operating.probes import READY, Probes, respond, serve_app, text_answer
 from ..console import BAD_USE, OK, UseError
 from ..named import named, needs_arguments
-from .supervise import SIGNALS, Member
+from .supervise import SIGNALS, TERMINATED, Member
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -42,7 +42,7 @@ class Runs(Protocol):
 
 
 def main() -> int:
-    """Run the program; return the exit code, which is 2 for an error in the configuration."""
+    """Run the program; return the exit code: 143 after a signal, 2 for an error in the configuration."""
     name, folder, number, probed = sys.argv[1:]
     member = Member(int(number), Path(folder))
     for sign in SIGNALS:
@@ -51,20 +51,20 @@ def main() -> int:
     try:
         found = named(name)
         opened = collect_opened()
-        run(_work(name, found, opened, member.socket if probed else None))
+        has_finished = run(_work(name, found, opened, member.socket if probed else None))
     except (UseError, ConfigError, MissingExtra) as error:
         member.error.write_text(str(error), encoding="utf-8")
         return BAD_USE
-    return OK
+    return OK if has_finished else TERMINATED
 
 
 def _leave(*_: object) -> None:
     """Leave before anything is opened."""
-    sys.exit(OK)
+    sys.exit(TERMINATED)
 
 
-async def _work(name: str, found: object, opened: WeakSet[object], path: Path | None) -> None:
-    """Run the object; SIGTERM cancels it."""
+async def _work(name: str, found: object, opened: WeakSet[object], path: Path | None) -> bool:
+    """Run the object to its end, and return `True`; SIGTERM cancels it."""
     loop = asyncio.get_running_loop()
     loop.add_reader(0, _on_end_of_parent)
     try:
@@ -76,6 +76,7 @@ async def _work(name: str, found: object, opened: WeakSet[object], path: Path | 
                 listening.setblocking(False)
                 await stack.enter_async_context(serve_app(MemberProbes(opened), listening))
             await call(name, found, opened)
+        return True
     finally:
         loop.remove_reader(0)
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the work is done: no more kills

@@ -1,6 +1,7 @@
 """The processes of `sluicegate serve`: started, restarted after a crash, drained together.
 
-1. A process that ends with 0 has finished, and is not started again. Any other end is a crash.
+1. A process that ends with 0 has finished, and is not started again. Any other end is a crash, also
+   a drain that the parent has not begun, such as after SIGTERM to that process alone.
 2. The restart after a crash waits: 0.5 s, then twice as long after each crash, at most 60 s. A
    process that has run for 60 s was healthy: its next crash counts as the first.
 3. A process that ends with the code of bad use before that ends all: a restart cannot repair a
@@ -37,6 +38,8 @@ NUMBER = "SLUICEGATE_PROCESS"
 """The variable with the number of the process."""
 FIRST, LONGEST = 0.5, 60.0
 """Seconds before a restart."""
+TERMINATED = 128 + signal.SIGTERM
+"""The exit code of a process that has drained."""
 HEALTHY = 60.0
 """Seconds of work after which a crash counts as the first one."""
 _KILL_AT = 3
@@ -163,6 +166,8 @@ class Supervisor:
         while not self._is_draining.is_set():
             began = clock()
             code = await member.run(self._name, self._starting, is_probed=self._is_probed)
+            if self._is_draining.is_set() and code == TERMINATED:
+                member.code = OK
             if self._is_draining.is_set() or code == OK:
                 return
             delay = member.restarts.delay_after(code, clock() - began)
