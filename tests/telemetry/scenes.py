@@ -16,6 +16,7 @@ from sluicegate import (
     RefusedError,
     Retry,
     TransientError,
+    UnavailableError,
     stack,
 )
 from sluicegate.flow import Spool
@@ -38,6 +39,7 @@ EVERY_ALERT = {
     "BatcherDeadLetters": "letters",
     "BatcherKeysHeld": "held",
     "BatcherTenantFilling": "tenants",
+    "BatcherDestinationUnavailable": "away",
     "BatcherOutage": "outage",
     "BatcherDestinationRefuses": "refused",
     "BatcherSpoolFilling": "spooling",
@@ -79,6 +81,7 @@ async def every_state(
         ),
         batcher("tenants", gates[1], few, tenant=lambda _: "acme"),
         batcher("outage", stack(ScriptedSink[Any]([fail(TransientError("t"))]), retry), two),
+        batcher("away", stack(ScriptedSink[Any]([fail(UnavailableError("no"))] * 40), retry), two),
         batcher("refused", stack(ScriptedSink[Any]([fail(RefusedError("no"))] * 40), retry), two),
     ]
     async with AsyncExitStack() as opened:
@@ -114,5 +117,6 @@ SCRIPT = {
     "held": ["a", "a", "a"],
     "tenants": range(9),
     "outage": range(2),
+    "away": range(2),
     "refused": range(2),
 }

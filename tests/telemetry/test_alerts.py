@@ -89,8 +89,11 @@ ILL = {
     "BatcherDeadLetters": items("dead_lettered", "0+60x60"),
     "BatcherKeysHeld": {f"batcher_held_keys{N}}}": "3x60"},
     "BatcherTenantFilling": {f"batcher_tenant_pending_items{N},tenant='acme'}}": "600x60"},
-    "BatcherOutage": {
-        f"batcher_backing_off_items{N}}}": "500x60",
+    "BatcherDestinationUnavailable": {
+        f"batcher_destination_state{N},state='unavailable'}}": "0x40 1x20"
+    },
+    "BatcherOutage": {  # its only batch is in flight at every other scrape
+        f"batcher_backing_off_items{N}}}": " ".join(["0 500"] * 30),
         f"batcher_flushed_ok_total{N}}}": "5x60",
     },
     "BatcherDestinationRefuses": {f"batcher_destination_state{N},state='refused'}}": "0x50 1x10"},
@@ -131,6 +134,10 @@ SILENT = {
         f"batcher_withdrawn_total{N}}}": "0x48 150x12",
         f"batcher_dropped_on_shutdown_total{N}}}": "0x48 150x12",
         f"batcher_flushed_fail_total{N}}}": "0x48 1x12",
+    },
+    "an outage of less than two minutes": {
+        f"batcher_destination_state{N},state='unavailable'}}": "0x53 1x1",
+        f"batcher_backing_off_items{N}}}": "0x53 500x1",
     },
     "a refusal that has ended": {
         f"batcher_destination_state{N},state='refused'}}": "0x10 1x10 0x40"
@@ -178,6 +185,17 @@ def test_every_rule_has_a_recorded_series() -> None:
             "QueueFilling",
         )
     }  # fmt: skip
+
+
+def test_every_warning_has_its_steps() -> None:
+    """The runbook of each alert about a batcher is a section of a page."""
+    for alert in BATCHER.alerts:
+        assert alert.runbook or alert.level == "info"
+        if alert.runbook:
+            page, _, section = alert.runbook.partition("#")
+            headings = re.findall(r"^#+ (.*)$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+            assert section in {re.sub(r"[^a-z]+", "-", each.lower()) for each in headings}
+            assert f'runbook: "{alert.runbook}"' in alert_rules()
 
 
 def test_the_pages_list_every_alert() -> None:

@@ -97,6 +97,8 @@ class Alert(NamedTuple):
     condition: str
     summary: str
     """What it means, and what to do; follows the name of the object."""
+    runbook: str = ""
+    """The page and section of the documentation with the steps."""
 
 
 class Catalogue(NamedTuple):

@@ -434,6 +434,7 @@ def _group(catalogue: Catalogue) -> str:
 
 def _rule(alert: Alert) -> str:
     lasts = f"        for: {alert.lasts}\n" if alert.lasts else ""
+    runbook = f'          runbook: "{alert.runbook}"\n' if alert.runbook else ""
     return (
         f"      - alert: {alert.name}\n"
         f"        expr: {alert.condition}\n"
@@ -441,4 +442,5 @@ def _rule(alert: Alert) -> str:
         f"        labels: {{severity: {alert.level}}}\n"
         "        annotations:\n"
         f'          summary: "{{{{ $labels.name }}}}: {alert.summary}"\n'
+        f"{runbook}"
     )
