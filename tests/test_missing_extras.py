@@ -87,6 +87,7 @@ CALLS = {
     "sluicegate.spark.keyed": ("None", "pyspark", "spark"),
     "sluicegate.spark.register": ('None, "f", None', "pyspark", "spark"),
     "sluicegate.spark.write_dataframe": ("None, None", "pyspark", "spark"),
+    "sluicegate.postgres.ParkAdmin": (DSN, "asyncpg", "postgres"),
     "sluicegate.postgres.PostgresParkStore": (DSN, "asyncpg", "postgres"),
     "sluicegate.postgres.StreamMonitor": (DSN, "asyncpg", "postgres"),
     "sluicegate.postgres.SubscriptionAdmin": (DSN, "asyncpg", "postgres"),

@@ -87,3 +87,18 @@ class ParkStore(Protocol):
     async def counts(self, group: str) -> Mapping[str, int]:
         """Return the number of parked records by key, for operators."""
         ...
+
+
+@runtime_checkable
+class UnparkRequests(Protocol):
+    """A park store that also stores requests of operators to unpark keys."""
+
+    async def requests(self, group: str) -> frozenset[str]:
+        """Return the keys with a request."""
+        ...
+
+    async def take_request(self, group: str, key: str) -> bool:
+        """Remove the requests for a key, for one process; return whether one of them concerns the
+        record that is now its first one.
+        """
+        ...

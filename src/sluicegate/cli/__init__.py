@@ -37,6 +37,10 @@ _GROUPS = {
         "..postgres.commands.queue",
         "create and inspect queues; unblock, park, redrive, purge",
     ),
+    "parked": (
+        "..postgres.commands.parked",
+        "list the keys that consumers have parked in PostgreSQL; unpark them",
+    ),
     "spool": (
         ".spool.commands",
         "inspect and check the spool of a batcher; export or replay its items",
@@ -46,14 +50,14 @@ _GROUPS = {
 }
 """The package that declares each group of a technology, and the group's line in the list."""
 _EXTRAS = {
-    "dlq": {"asyncpg": "postgres", "zstandard": "files"},
+    "dlq": {"asyncpg": "postgres", "zstandard": "files", "aiokafka": "kafka"},
     "tune": {"matplotlib": "tune"},
 }
 """The extra that provides each package, by command."""
 _DLQ_HELP = "list, show, replay or purge dead letters; create their table"
 _DLQ = (
-    "List the dead letters in a file or a table, show them, replay them through a stack of "
-    "sinks, or purge them; create the table."
+    "List the dead letters in a file, a table, a topic, objects or a spool, show them, replay them "
+    "through a stack of sinks, or purge them; create the table."
 )
 _TUNE_HELP = "measure a sink at several batch sizes and recommend limits"
 _TUNE = (

@@ -59,15 +59,21 @@ def _alternatives(found: object, part: str) -> str:
 
 def named_sink(name: str) -> Sink[Any]:
     """Import a sink, a stack, a function of a batch, or a function that returns one of these."""
+    return as_sink(cast("SinkLike[Any]", named_value(name, "a sink")))
+
+
+def named_value(name: str, what: str) -> object:
+    """Import an object, or the result of a function without arguments that makes one. Raises
+    `UseError`, and the `SluicegateError` of the function.
+    """
     found = named(name)
     makes_one = callable(found) and not hasattr(found, "write") and not needs_arguments(found)
     try:
-        made = cast("Callable[[], object]", found)() if makes_one else cast("object", found)
+        return cast("Callable[[], object]", found)() if makes_one else cast("object", found)
     except SluicegateError:
         raise  # its text names the wrong argument
     except Exception as error:
-        raise UseError(f"{name!r} could not make a sink: {_reason(error)}") from error
-    return as_sink(cast("SinkLike[Any]", made))
+        raise UseError(f"{name!r} could not make {what}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

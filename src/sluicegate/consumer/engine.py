@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from .._core.clock import wait_until
+from .._core.park_store import UnparkRequests
 from .._core.runtime.run import consumer_ended
 from .._core.source import TakesBack
 from .failures.dead_letters import LetterCircuit
@@ -241,6 +242,9 @@ class Engine(Run):
             del work["lag sampler"]
         if (parker := self.poison.parker) is not None:
             work["parker"] = partial(parker.run, self.claims)
+        store = self._settings.poison.parked
+        if isinstance(store, UnparkRequests) and self.poison.replays is not None:
+            work["unparker"] = partial(self.poison.replays.run, store)
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 
     async def _until_end(self, tasks: list[asyncio.Task[None]]) -> bool:

@@ -17,7 +17,7 @@ from asyncio import gather
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from functools import lru_cache
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from .._core import checks
 from .._core.checks import in_seconds
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .._core.retry_policy import RetryPolicy
+    from .._core.sink import Sink
     from ..consumer.lanes.message import Message
     from ..consumer.run import Run
 
@@ -56,6 +57,25 @@ TURN = 0.002
 Transform: TypeAlias = "Callable[[Message], object] | Callable[[Message], Awaitable[object]]"
 Transformed: TypeAlias = "list[Any] | Ack | ToDeadLetter | Terminate"
 """The rows of a record, or the result that settles it without rows."""
+
+
+class FlowSteps(NamedTuple):
+    """How a flow turns its records into rows: for its dead letters, which are sent again."""
+
+    names: frozenset[str]
+    """The names in its letters: its own, and that of its batcher."""
+    transform: Any
+    """`None`: the record is the row."""
+    key: Callable[[Any], object] | None
+    """The key of a row in its batcher."""
+    sink: Sink[Any]
+
+    async def rows_of(self, message: Message) -> Transformed:
+        """Return the rows of a message, in one attempt. Raises the errors of the transform."""
+        if self.transform is None:
+            return [message.record]
+        return await rows_of_answer(self.transform(message))
+
 
 _PASSING = frozenset(
     {
@@ -125,7 +145,7 @@ class Transformer:
             try:
                 answer: Any = transform(message)
                 is_row = _is_row(type(answer))  # type: ignore[arg-type]  # mypy: no type is hashable
-                rows = [answer] if is_row else await _rows(answer)
+                rows = [answer] if is_row else await rows_of_answer(answer)
             except (Exception, asyncio.CancelledError) as error:
                 rows = await self._insist(message, error)
             found.append(rows)
@@ -146,7 +166,7 @@ class Transformer:
         while True:
             if error is None:
                 try:
-                    return await _rows(self._transform(message))
+                    return await rows_of_answer(self._transform(message))
                 except (Exception, asyncio.CancelledError) as raised:
                     error = raised
             error = of_raised(error)
@@ -178,7 +198,7 @@ def _is_row(kind: type) -> bool:
     return not issubclass(kind, _LOOKED_AT)
 
 
-async def _rows(answer: object) -> Transformed:
+async def rows_of_answer(answer: object) -> Transformed:
     """Return the rows of an answer. Raises the errors of a generator."""
     if inspect.isawaitable(answer):
         answer = await answer

@@ -45,7 +45,12 @@ if TYPE_CHECKING:
         install_streams,
         upgrade_streams,
     )
-    from .subscriptions import PostgresAdvisoryLocks, PostgresParkStore, PostgresSubscriptions
+    from .subscriptions import (
+        ParkAdmin,
+        PostgresAdvisoryLocks,
+        PostgresParkStore,
+        PostgresSubscriptions,
+    )
 else:
     __getattr__, __dir__ = later(
         __name__,
@@ -88,6 +93,7 @@ else:
                 "upgrade_streams",
             ],
             "subscriptions": [
+                "ParkAdmin",
                 "PostgresAdvisoryLocks",
                 "PostgresParkStore",
                 "PostgresSubscriptions",
@@ -100,6 +106,7 @@ __all__ = [
     "NewMessage",
     "OpenTelemetryQueueObserver",
     "OpenTelemetryStreamObserver",
+    "ParkAdmin",
     "PostgresAccess",
     "PostgresAdvisoryLocks",
     "PostgresEffects",

@@ -369,3 +369,46 @@ def test_wrong_slots_and_points_are_bad_use(stream: Stream) -> None:
         with pytest.raises(SystemExit) as caught:
             stream(*wrong)
         assert caught.value.code == 2
+
+
+def test_slots_that_stand_at_a_message_are_listed_with_the_next_step(stream: Stream) -> None:
+    """In pages; the message is shown with its contents on request, and skipped."""
+    stream.append("a-1", 1)
+    stream.append("b-1", 2)
+    for name in ("s", "t"):
+        assert stream.consume(name) == [1, 2]
+    stream("stopped", "--older-than", "0s")
+    assert (stream.out, stream.err) == ("", "no slot has stood at a message for so long\n")
+    stream.append("a-1", 3)
+    stream.append("b-1", 4)
+    stream("stopped", "s")
+    assert stream.out == ""
+    stream("stopped", "s", "--older-than", "0s")
+    lines = [line.split(maxsplit=4) for line in stream.out.splitlines()]
+    assert lines[0] == ["subscription", "slot", "message", "seconds", "why"]
+    assert {(name, at, why) for name, _, at, _, why in lines[1:]} == {
+        ("s", "3", "no process serves the subscription"),
+        ("s", "4", "no process serves the subscription"),
+    }
+    assert "`sluicegate stream skip DSN SUBSCRIPTION MESSAGE` skips it" in stream.err
+    found, after = [], list[str]()
+    while True:
+        stream("stopped", "--older-than", "0s", "--limit", "1", "--json", *after)
+        page = json.loads(stream.out)
+        found += [(each["subscription"], each["slot"]["oldest"]) for each in page["slots"]]
+        if page["next"] is None:
+            break
+        after = ["--after", page["next"]]
+    assert sorted(found) == [("s", 3), ("s", 4), ("t", 3), ("t", 4)]
+    stream("show", "3")
+    assert json.loads(stream.out)["stream"] == "a-1"
+    assert "data" not in json.loads(stream.out)
+    stream("show", "3", "--payload")
+    assert {"data", "metadata"} < json.loads(stream.out).keys()
+    stream("show", "99", code=2)
+    assert "no message at 99" in stream.err
+    stream("skip", "s", "3", "--yes")
+    stream("stopped", "s", "--older-than", "0s")
+    assert len(stream.out.splitlines()) == 2
+    stream("stopped", "--after", "x", code=2)
+    assert "after='x'" in stream.err

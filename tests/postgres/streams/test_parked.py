@@ -17,7 +17,7 @@ from tests.postgres.streams.served_help import consumed, served, stored_offsets
 
 from sluicegate import ConfigError, Consumer, RetryPolicy
 from sluicegate.consumer import ConsumerObserver, ParkedRecord, Poison
-from sluicegate.postgres import PostgresParkStore, install_streams
+from sluicegate.postgres import ParkAdmin, PostgresParkStore, install_streams
 from sluicegate.postgres.streams.selection import slot_of
 from sluicegate.testing.conformance import ParkStoreConformance
 from sluicegate.testing.conformance.source.subject import News
@@ -157,3 +157,71 @@ async def test_a_subscription_parks_a_key_also_when_its_positions_were_not_store
         assert await con.fetchval(f"SELECT count(*) FROM {log.sql}.parked") == 0
         assert await consumed(log) == []
         assert len(await stored_offsets(log, con)) > 0
+
+
+async def test_an_operator_unparks_a_key_of_a_running_consumer(
+    log: Log, real_clock: LoopClock
+) -> None:
+    """A request for the record at which the key stands is carried out once; an older one is not."""
+    handled: list[int] = []
+    news, bad = News(), {1, 2}
+
+    async def handle(message: Message) -> None:
+        news.fire()
+        if message.offset in bad:
+            raise ValueError(message.offset)
+        handled.append(message.offset)
+
+    class Failures(ConsumerObserver):
+        def on_poison(self, name: str, message: Any, error: Any, action: str) -> None:
+            news.fire()
+
+    store, failures = PostgresParkStore(log.dsn, schema=log.schema), Failures()
+    name = f"{log.schema}/{slot_of('a-1')} a-1"
+    async with log.connected() as con, ParkAdmin(log.dsn, schema=log.schema) as admin:
+        await log.append(con, "a-1", 0, 1, 2)
+        once = RetryPolicy(attempts=1, unlisted_attempts=1)
+        options: dict[str, Any] = {"poison": Poison(parked=store), "retry": once}
+        await Consumer(served(log, ends=True), name="c", **options).run(handle)
+        assert not await admin.unpark("c", "other")
+        bad.remove(1)
+        assert await admin.unpark("c", name)
+        assert await admin.unpark("c", name)
+        assert [each.offset for each in (await admin.list()).items] == [1]
+        async with (
+            Consumer(served(log), name="c", observers=[failures], **options) as member,
+            asyncio.TaskGroup() as tasks,
+        ):
+            running = tasks.create_task(member.run(handle))
+            await news.wait_for(lambda: handled == [1])
+            await news.wait_for(lambda: member.stats().counts.naks == 1)
+            detail = await admin.show("c", name)
+            assert detail is not None
+            assert [each.offset for each in detail.records] == [2, 3]
+            assert member.parked == ("a-1",)
+            bad.clear()
+            assert await admin.unpark("c", name)
+            await news.wait_for(lambda: handled == [1, 2, 3])
+            member.stop()
+            await running
+        assert await con.fetchval(f"SELECT count(*) FROM {log.sql}.parked") == 0
+        assert not await admin.unpark("c", name)
+
+
+async def test_a_request_does_not_concern_a_later_record(log: Log, real_clock: LoopClock) -> None:
+    """A key that was unparked otherwise, and has been parked again since, stays parked."""
+    async with (
+        PostgresParkStore(log.dsn, schema=log.schema) as store,
+        ParkAdmin(log.dsn, schema=log.schema) as admin,
+    ):
+        await store.park("c", "k", [RECORD])
+        assert await admin.unpark("c", "k")
+        assert await store.requests("c") == {"k"}
+        assert dict(await store.counts("c")) == {"k": 1}
+        await store.remove("c", "k", [RECORD])
+        await store.park("c", "k", [replace(RECORD, offset=8)])
+        assert not await store.take_request("c", "k")
+        assert await store.requests("c") == frozenset()
+        assert await admin.unpark("c", "k")
+        assert await store.take_request("c", "k")
+        assert not await store.take_request("c", "k")

@@ -10,6 +10,7 @@ from ..._core.public import later
 
 if TYPE_CHECKING:
     from ...files.letters import FileStore
+    from ...kafka.letters import KafkaStore
     from ...objects.letters import ObjectStore
     from ...objects.store import SCHEMES
     from ...postgres.client.names import table_name
@@ -19,6 +20,7 @@ else:
         __name__,
         {
             "..files.letters": ["FileStore"],
+            "..kafka.letters": ["KafkaStore"],
             "..objects.store": ["SCHEMES"],
             "..objects.letters": ["ObjectStore"],
             "..postgres.client.names": ["table_name"],
@@ -29,6 +31,7 @@ else:
 __all__ = [
     "SCHEMES",
     "FileStore",
+    "KafkaStore",
     "ObjectStore",
     "PostgresStore",
     "Prepared",

@@ -1,10 +1,12 @@
 """The arguments of `sluicegate dlq`: the store, the selection of letters, and the rest.
 
-A store is a PostgreSQL DSN, a file's path, or a URL of objects.
+A store is a PostgreSQL DSN, a URL of a Kafka topic or of objects, or the path of a file or of a
+spool.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +16,10 @@ from ..._core.errors import ErrorClass
 from ..._core.text import hide
 from ...letters.letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection
 from ...letters.store import StoreError
+from .. import dlq as stores
 from ..console import UseError
 from ..parser import DSN, count, when
+from ..spool.letters import SpoolStore, is_spool
 from . import SCHEMES, FileStore, ObjectStore, PostgresStore, table_name
 
 if TYPE_CHECKING:
@@ -48,8 +52,9 @@ def dlq_options(parser: Parser) -> None:
         command = add(name, text, f"sluicegate dlq {name} {_EXAMPLES[name]}")
         command.add_argument(
             "store",
-            help="path of a file written by FileSink; postgresql://...; or s3://..., gs://..., az://... "
-            "or file://... written by ObjectSink; missing parts come from PG*, AWS_* and similar variables",
+            help="path of a file written by FileSink, or of a spool; postgresql://...; "
+            "kafka://HOST:PORT/TOPIC written by KafkaSink; or s3://..., gs://..., az://... or "
+            "file://... written by ObjectSink; missing parts come from PG*, AWS_* and similar variables",
         )
         _table_options(command)
         if name == "show":
@@ -151,10 +156,16 @@ def _replay_options(parser: argparse.ArgumentParser) -> None:
         "or plain; with the consumer's steps as with_steps(handler, ...). A handler of lists "
         "(run_batch) needs a function of one message around it",
     )
+    targets.add_argument(
+        "--pipe",
+        metavar="MODULE:NAME",
+        help="the pipe that wrote the letters, or a function that returns it: a source's record "
+        "passes its transform and sink, a refused row its sink",
+    )
     parser.add_argument(
         "--decode",
         metavar="MODULE:NAME",
-        help="with --to: a function that converts decoded JSON into an item",
+        help="with --to or --pipe: a function that converts decoded JSON into an item or row",
     )
     parser.add_argument(
         "--batch-size",
@@ -171,7 +182,7 @@ def _replay_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at-least-once",
         action="store_true",
-        help="with --to: send letters that may have been delivered as if they had not been",
+        help="with --to or --pipe: send letters that may have been delivered as if they had not been",
     )
 
 
@@ -192,14 +203,18 @@ def selection_of(options: argparse.Namespace) -> Selection:
 def store_of(name: str, table: str, schema: str | None) -> Store:
     """Return the store of dead letters with this name, not opened.
 
-    A URL of objects is an `ObjectStore`, a PostgreSQL DSN a `PostgresStore` with this table and
-    schema, and anything else the path of a `FileStore`. Raises `StoreError` for a URL of another
+    A URL of objects is an `ObjectStore`, one of a topic a `KafkaStore`, a PostgreSQL DSN a
+    `PostgresStore` with this table and schema, and anything else the path of a `SpoolStore` or a
+    `FileStore`. Raises `StoreError` for a URL of another
     scheme, and `ConfigError` for a bad table.
     """
     if is_url_of_objects(name):
         return ObjectStore(name)
+    if is_topic(name):
+        return stores.KafkaStore(name, os.environ)  # loaded here, with its client
     if not is_dsn(name):
-        return FileStore(path_of(name))
+        path = path_of(name)
+        return SpoolStore(path) if is_spool(path) else FileStore(path)
     schema, table = table_of(table, schema)
     return PostgresStore(name, table, schema)
 
@@ -221,6 +236,11 @@ def is_dsn(name: str) -> bool:
     return name.startswith(("postgresql:", "postgres:"))
 
 
+def is_topic(name: str) -> bool:
+    """Return whether it names a topic of Kafka."""
+    return name.startswith("kafka:")
+
+
 def is_url_of_objects(name: str) -> bool:
     """Return whether it names a folder of an object store."""
     return name.partition("://")[0] in SCHEMES
@@ -233,6 +253,6 @@ def path_of(name: str) -> Path:
     if hide(name) != name or "\0" in name:
         raise StoreError(
             f"{hide(name)}: a store is the path of a file, or begins with postgresql://, "
-            "or with s3://, gs://, az:// or file:// for objects"
+            "kafka://, or with s3://, gs://, az:// or file:// for objects"
         )
     return Path(name)

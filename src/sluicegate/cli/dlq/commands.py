@@ -33,7 +33,15 @@ from ..console import (
     say,
 )
 from . import prepare
-from .arguments import is_dsn, is_url_of_objects, path_of, selection_of, store_of, table_of
+from .arguments import (
+    is_dsn,
+    is_topic,
+    is_url_of_objects,
+    path_of,
+    selection_of,
+    store_of,
+    table_of,
+)
 from .output import (
     json_of,
     line_of,
@@ -192,7 +200,7 @@ async def _dry_run(
                 say(f"{letter.key} {why}")
                 order.stop(letter, why)
     say(
-        f"would send {number - bad} dead letters to {options.to or options.handler}; "
+        f"would send {number - bad} dead letters to {options.to or options.handler or options.pipe}; "
         f"{interrupted} of {number} may have been delivered already"
     )
     if not number and not order.held_back:
@@ -262,6 +270,9 @@ async def init(options: argparse.Namespace) -> int:
     Raises `StoreError` if the name is no store or the server refuses, and `ConfigError` for a bad
     table.
     """
+    if is_topic(options.store):
+        say("nothing to do: the first replay creates the topic of its notes, TOPIC.replayed")
+        return OK
     if is_url_of_objects(options.store):
         say(f"{options.store}: nothing to do, ObjectSink needs no preparation")
         return OK

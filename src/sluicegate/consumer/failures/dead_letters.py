@@ -194,7 +194,7 @@ class LetterWriter:
             last_at=datetime.fromtimestamp(wall, UTC),
             batcher=self._name,
             batch_id=message.coordinates,
-            key=letter_key(self._name, message),
+            key=letter_key(self._name, message.coordinates, message.timestamp),
             maybe_delivered=isinstance(error, UnverifiableError),
             item_key=None if isinstance(lane, SingleRecord) else key_text(message.order_key),
             parked_behind=isinstance(error, ParkedBehind),
@@ -203,13 +203,13 @@ class LetterWriter:
         )
 
 
-def letter_key(name: str, message: Message) -> str:
-    """Return the key of a message's letter, such as `billing/orders/3@1044#1700000000000`.
+def letter_key(name: str, coordinates: str, timestamp: int) -> str:
+    """Return the key of a record's letter, such as `billing/orders/3@1044#1700000000000`.
 
     The record's time is part of the key, since offsets restart in a recreated topic.
     """
     own = name.replace("%", "%25").replace("/", "%2F")  # names and topics may contain a slash
-    return f"{own}/{message.coordinates}#{message.timestamp}"
+    return f"{own}/{coordinates}#{timestamp}"
 
 
 def _id(records: Sequence[DeadLetterRecord[Any]]) -> str:

@@ -15,7 +15,9 @@
 5. A record is removed from the store once it is handled or has a dead letter. If a record fails for
    good, it and the records behind it stay in the store, and the key stays parked.
 6. If its claim ends meanwhile, the remaining records stay parked for the next owner.
-7. A replayed message has a negative index: the position passed it when it was parked.
+7. An operator's request, which the store keeps, has the same effect as a call of `unpark`. It is
+   taken before the replay, so that it is carried out once.
+8. A replayed message has a negative index: the position passed it when it was parked.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from ..operating.report import WaitReason
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from ..._core.park_store import ParkStore
+    from ..._core.park_store import ParkStore, UnparkRequests
     from ..lanes.held import ParkedKey
     from ..lanes.keys import KeyRules
     from ..lanes.message import Message
@@ -60,6 +62,10 @@ BEHIND = "behind a poisoned record of its key"
 
 PAGE = 100
 """Number of parked records that are read at once."""
+LOOK_EVERY = 2.0
+"""Seconds between two looks for requests to unpark."""
+_REQUESTED = "%s: unparking %s was requested; %d records are handled"
+_UNREAD = "%s: looking for requests to unpark keys failed (%s)"
 _FAILED = "%s: %s stays parked, with the records behind it (%s)"
 
 
@@ -324,6 +330,22 @@ class Replays:
         scope = self._schedule.parked.claims_of(parked)
         of_scope = partition is None or any(claim.partition == partition for claim in scope)
         return of_scope and is_same(shown(parked.key), key) and not parked.is_replayed
+
+    # -- requests of operators ---------------------------------------------------------------------
+
+    async def run(self, requests: UnparkRequests) -> None:
+        """Unpark keys on request, one after another, looking for requests while keys are parked."""
+        while True:
+            await self._run.clock.sleep(LOOK_EVERY)
+            try:
+                names = await requests.requests(self._run.name) if self._schedule.parked else ()
+                for parked in [each for each in self._schedule.parked if each.name in names]:
+                    if await requests.take_request(self._run.name, parked.name):
+                        done = await self._replay(parked)
+                        told = (self._run.name, parked.name, done.handled)
+                        log_safely(logger, logging.INFO, _REQUESTED, *told)
+            except Exception as error:  # of the store, which is asked again
+                log_safely(logger, logging.WARNING, _UNREAD, self._run.name, for_log(error))
 
     # -- the replay of one key ---------------------------------------------------------------------
 

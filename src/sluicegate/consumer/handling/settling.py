@@ -20,6 +20,7 @@ from ..._core.classify import classified
 from ..._core.delivery.pacing import asked_wait
 from ..._core.errors import ErrorClass, TransientError
 from ..._core.logs import for_log, log_safely
+from ..operating.report import WaitReason
 from .results import (
     Ack,
     Incomplete,
@@ -28,6 +29,7 @@ from .results import (
     Skip,
     Terminate,
     ToDeadLetter,
+    cancelled_by_source,
     no_result,
     reason_of,
 )
@@ -186,6 +188,13 @@ class Settler:
         self.settle(message, result)
         self._run.work.fire()
         return is_open
+
+    def cancel_manual(self, message: Message) -> None:
+        """End a message that waits for `settle`, which then has no effect, since its source has
+        cancelled it; a row in a batcher is written all the same.
+        """
+        if message.lent_for is WaitReason.MANUAL:
+            self.settle_later(message, ToDeadLetter(error=cancelled_by_source()), is_running=False)
 
     def lend(self, messages: Iterable[Message]) -> None:
         """Let messages wait for an external result, as after `Manual`."""

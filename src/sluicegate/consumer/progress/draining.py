@@ -115,6 +115,9 @@ class Drainer:
         for slot in self._workers.slots:
             if any(each.claim is claim and each.offset in new for each in slot.messages()):
                 slot.cut(cancelled_by_source())
+        for message in self._settler.manual:
+            if message.claim is claim and message.offset in new:
+                self._settler.cancel_manual(message)
 
     def running(self, claims: Collection[Claim]) -> list[Message]:
         """Return the messages of these claims that run, are being written or wait for a manual

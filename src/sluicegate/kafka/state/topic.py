@@ -339,6 +339,10 @@ class TopicAdmin:
             raise kafka.for_code(code)(topic)
         return {entry[0]: entry[1] or "" for entry in entries}
 
+    async def delete_records(self, ends: Mapping[Any, Any]) -> None:
+        """Delete the records before an offset of each partition. Raises errors of aiokafka."""
+        await self._client.delete_records(dict(ends))
+
     async def partitions(self, topic: str) -> int:
         """Return a topic's number of partitions; 0 if it is missing. Raises errors of aiokafka."""
         (found,) = await self._client.describe_topics([topic])

@@ -1,5 +1,5 @@
-"""The commands `sluicegate pg`, `sluicegate queue` and `sluicegate stream`.
+"""The commands `sluicegate pg`, `queue`, `stream` and `parked`.
 
-- `pg`, `queue` with `queue_arguments`, `stream`; `messages`: `stream delete` and `stream replay`.
+- `pg`, `queue` with `queue_arguments`, `stream`, `parked`; `messages`: `stream delete` and `stream replay`.
 - `output`: tables, JSON and progress.
 """

@@ -32,8 +32,11 @@ SAY_EVERY = 100_000
 """Number of jobs or messages between two lines of progress."""
 LAG = ("subscription", "messages", "seconds", "slots", "processes", "state")
 LAG_OF_SLOTS = ("subscription", "slot", "messages", "seconds", "state")
+STOPPED = ("subscription", "slot", "message", "seconds", "why")
 SLOTS = ("slot", "position", "messages", "oldest", "seconds", "why")
-_NUMBERS = frozenset({"messages", "seconds", "slots", "slot", "processes", "position", "oldest"})
+_NUMBERS = frozenset(
+    {"messages", "message", "seconds", "slots", "slot", "processes", "position", "oldest"}
+)
 QUEUE_LAG = ("queue", "jobs", "ready", "new", "delayed", "leased", "blocked", "parked", "dead", "oldest", "consumers", "state")  # fmt: skip
 LANES = ("key", "state", "jobs", "seconds", "attempts", "consumer", "reason")
 JOB_LIST = ("place", "key", "state", "attempts", "at", "consumer", "reason")
@@ -302,7 +305,7 @@ def _job_row(job: Job, *, payload: bool) -> list[object]:
     since = (job.finished_at or job.at).isoformat(timespec="seconds")
     row = [job.place, job.key or "", state, job.attempts, since, job.owner or ""]
     shown = [as_json(job.payload, encoding=None)] if payload else []
-    return [*row, _hidden(told, payload=payload), *shown]
+    return [*row, hidden(told, payload=payload), *shown]
 
 
 def _job_as_dict(job: Job, *, payload: bool) -> dict[str, Any]:
@@ -313,21 +316,22 @@ def _job_as_dict(job: Job, *, payload: bool) -> dict[str, Any]:
     times = {
         name: value.isoformat() for name, value in found.items() if isinstance(value, datetime)
     }
-    return {**found, **times, "reason": _hidden(job.reason, payload=payload)}
+    return {**found, **times, "reason": hidden(job.reason, payload=payload)}
 
 
-def _hidden(text: str | None, *, payload: bool) -> str | None:
+def hidden(text: str | None, *, payload: bool) -> str | None:
+    """Return a text that may quote a secret, which is hidden unless payloads are shown."""
     return text if payload or text is None else without_secrets(text)
 
 
 def print_job(detail: JobDetail, *, in_json: bool, payload: bool) -> None:
     """Print the facts of a job, of its lane, and why it waits."""
     facts = _job_as_dict(detail.job, payload=payload)
-    facts["waits_for"] = _hidden(detail.waits_for, payload=payload)
+    facts["waits_for"] = hidden(detail.waits_for, payload=payload)
     if (lane := detail.lane) is not None:
-        hidden = {"reason": _hidden(lane.reason, payload=payload)}
+        reason = hidden(lane.reason, payload=payload)
         shown = f"{lane.state}, {lane.jobs} jobs, slot {lane.slot}"
-        facts["lane"] = asdict(lane) | hidden if in_json else shown
+        facts["lane"] = asdict(lane) | {"reason": reason} if in_json else shown
     if in_json:
         print_json(facts)
         return

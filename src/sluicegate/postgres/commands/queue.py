@@ -244,7 +244,13 @@ async def _show(options: argparse.Namespace, admin: QueueAdmin) -> int:
 
 async def _cancel(options: argparse.Namespace, admin: QueueAdmin) -> int:
     jobs = await admin.jobs(options.queue)
-    print_fates(await jobs.cancel(options.places), in_json=options.json)
+    fates = await jobs.cancel(options.places)
+    print_fates(fates, in_json=options.json)
+    if "cancelling" in fates.values() and not options.json:
+        say(
+            "cancelling: its consumer learns of it within a third of the lease, and cancels an async "
+            "handler; a thread, a row in a pipe's batcher and the work of an event run to their end"
+        )
     return OK
 
 

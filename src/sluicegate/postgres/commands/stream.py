@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.subscriptions import SLOTS
 from ...cli.console import BAD_USE, OK, UseError, confirmed, say
-from ...cli.parser import DSN, Group, count, when
+from ...cli.parser import DSN, Group, age, count, when
 from ...letters.text import printable
 from ..schema.opened import DEFAULT_SCHEMA
 from ..streams.admin import COUNT_TO, SubscriptionAdmin
 from .messages import delete_messages, replay
-from .output import answer, print_json, print_lag, print_lag_of_slots, print_report, report_as_dict
+from .output import (
+    STOPPED,
+    answer,
+    print_json,
+    print_lag,
+    print_lag_of_slots,
+    print_report,
+    print_table,
+    report_as_dict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
@@ -29,6 +39,8 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "lag": "print the number of unhandled messages of each subscription, and the age of the oldest",
     "explain": "print a subscription's positions, why its slots wait, and what holds back the horizon",
+    "stopped": "print the slots that stand at a message, and why",
+    "show": "print the message at a position",
     "pause": "stop the delivery of messages to a subscription, or of some slots",
     "resume": "end a pause",
     "reset": "move a subscription to the beginning, the next message, a time or a position",
@@ -37,6 +49,8 @@ _COMMANDS = {
     "replay": "pass messages to a handler again, outside any subscription; stores nothing",
 }
 _EXAMPLES = {
+    "stopped": "--older-than 5m",
+    "show": "4711 --payload",
     "pause": "billing --slots 0-15",
     "reset": "billing --to 2026-01-31T12:00",
     "skip": "billing 4711 --reason poison",
@@ -55,6 +69,8 @@ def stream(options: argparse.Namespace) -> int:
     simple: dict[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int]]] = {
         "lag": _lag,
         "explain": _explain,
+        "stopped": _stopped,
+        "show": _show,
         "pause": _pause,
         "resume": _resume,
         "replay": replay,
@@ -98,6 +114,52 @@ async def _explain(options: argparse.Namespace) -> int:
         print_json(report_as_dict(report))
     else:
         print_report(report, options.count_to, all_slots=options.all)
+    return OK
+
+
+async def _stopped(options: argparse.Namespace) -> int:
+    async with _admin(options) as admin:
+        page = await admin.stopped(
+            options.subscription,
+            seconds=options.older_than,
+            after=options.after,
+            limit=options.limit,
+        )
+    if options.json:
+        print_json({"slots": [asdict(each) for each in page.items], "next": page.next})
+        return OK
+    rows = [
+        (
+            each.subscription,
+            each.slot.slot,
+            each.slot.oldest,
+            f"{each.slot.stands:.0f}",
+            each.reason,
+        )
+        for each in page.items
+    ]
+    if rows:
+        print_table(STOPPED, rows)
+        say(
+            "the log of the process has the error; `sluicegate stream show DSN MESSAGE` shows the "
+            "message, and `sluicegate stream skip DSN SUBSCRIPTION MESSAGE` skips it"
+        )
+    else:
+        say("no slot has stood at a message for so long")
+    if page.next is not None:
+        say(f"there are more: --after '{page.next}'")
+    return OK
+
+
+async def _show(options: argparse.Namespace) -> int:
+    async with _admin(options) as admin:
+        found = await admin.message(options.position)
+    if found is None:
+        raise UseError(f"the log has no message at {options.position}")
+    facts = {**asdict(found), "id": str(found.id), "at": found.at.isoformat()}
+    if not options.payload:
+        del facts["data"], facts["metadata"]
+    print_json(facts)
     return OK
 
 
@@ -215,9 +277,11 @@ def stream_options(parser: Parser) -> None:
         command.add_argument(
             "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
         )
-        if name != "replay":
-            optional: dict[str, Any] = {"nargs": "?"} if name in {"lag", "delete"} else {}
-            told = {"lag": "the subscription (default: all)"}.get(name, "the subscription")
+        if name not in {"replay", "show"}:
+            optional: dict[str, Any] = (
+                {"nargs": "?"} if name in {"lag", "stopped", "delete"} else {}
+            )
+            told = "the subscription" + " (default: all)" * (name in {"lag", "stopped"})
             command.add_argument("subscription", metavar="SUBSCRIPTION", help=told, **optional)
         if name in _OPTIONS:
             _OPTIONS[name](command)
@@ -227,8 +291,9 @@ def stream_options(parser: Parser) -> None:
             metavar="NAME",
             help=f"the log's schema (default: {DEFAULT_SCHEMA})",
         )
-        if name in {"lag", "explain"}:
+        if name in {"lag", "explain", "stopped"}:
             command.add_argument("--json", action="store_true", help="print JSON")
+        if name in {"lag", "explain"}:
             command.add_argument(
                 "--count-to",
                 type=count,
@@ -252,6 +317,27 @@ def _declare_lag(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--slots", action="store_true", help="print one line per slot that has unhandled messages"
     )
+
+
+def _declare_stopped(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--older-than",
+        type=age,
+        default=age("60s"),
+        metavar="AGE",
+        help="only slots that have stood for AGE, such as 5m (default: 60s)",
+    )
+    command.add_argument(
+        "--limit", type=count, default=100, metavar="N", help="at most N slots (default: 100)"
+    )
+    command.add_argument(
+        "--after", metavar="CURSOR", help="continue behind the page that ended with CURSOR"
+    )
+
+
+def _declare_show(command: argparse.ArgumentParser) -> None:
+    command.add_argument("position", type=count, metavar="POSITION", help="its position in the log")
+    command.add_argument("--payload", action="store_true", help="print data and metadata, too")
 
 
 def _declare_explain(command: argparse.ArgumentParser) -> None:
@@ -334,6 +420,8 @@ def _declare_replay(command: argparse.ArgumentParser) -> None:
 _OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "lag": _declare_lag,
     "explain": _declare_explain,
+    "stopped": _declare_stopped,
+    "show": _declare_show,
     "pause": _declare_slots,
     "resume": _declare_slots,
     "reset": _declare_reset,

@@ -23,14 +23,16 @@ from ..client.access import PostgresAccess
 from ..client.names import quoted
 from ..records.access import SchemaAccess, SchemaObject, appender_of, nearest, oldest_appender
 from ..schema.opened import DEFAULT_SCHEMA
+from .message import COLUMNS, UndecodableMessage, stored_message
 from .queries import LogQueries
 from .selection import StreamSelection
-from .stats import SubscriptionReport
+from .stats import StoppedPage, StoppedSlot, SubscriptionReport
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from datetime import timedelta
 
+    from .message import StoredMessage
     from .queries import StoredSubscription
     from .stats import SubscriptionStats
 
@@ -67,6 +69,7 @@ SELECT u.start, {schema}.live_members(u.name, $2) AS members, coalesce((
   WHERE k.name = u.name), '{}') AS skipped
 FROM {schema}.subscription u WHERE u.name = $1
 """
+_MESSAGE = f"SELECT {COLUMNS}, false FROM {{schema}}.message m WHERE m.position = $1"  # noqa: S608
 _NO_SKIP: Mapping[str, str] = {
     "unknown": "is not the position of a message in the log",
     "other": "is a message of a stream that the subscription does not read",
@@ -168,6 +171,53 @@ class SubscriptionAdmin(SchemaObject):
                 await self._queries.slots(subscription, stored.selection, horizon.position, most)
             ),
         )
+
+    async def stopped(
+        self,
+        subscription: str | None = None,
+        *,
+        seconds: float | timedelta = 60.0,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> StoppedPage:
+        """Return a page of the slots that stand at a message, by subscription and slot.
+
+        A consumer that has parked a key moves on, so see `ParkAdmin` for its keys.
+
+        Args:
+            subscription: only slots of this one; default: of all.
+            seconds: how long they have stood at least; default 60.
+            after: the `next` of the previous page.
+            limit: the size of the page; default 100.
+        """
+        least = checks.seconds("seconds", seconds, usual=checks.LONG_PERIOD, zero=True)
+        most = checks.count("limit", limit)
+        start = _cursor(after)
+        items: list[StoppedSlot] = []
+        for name in sorted(await self._find(subscription)):
+            if name < start[0]:
+                continue
+            report = await self.explain(name, count_to=1)
+            items += [
+                StoppedSlot(name, each, report.reason(each) or "")
+                for each in report.slots
+                if each.messages and each.stands >= least and (name, each.slot) > start
+            ]
+            if len(items) > most:
+                last = items[most - 1]
+                return StoppedPage(tuple(items[:most]), f"{last.slot.slot} {last.subscription}")
+        return StoppedPage(tuple(items), None)
+
+    async def message(self, position: int) -> StoredMessage | None:
+        """Return the message at a position of the log, with its contents; `None` if there is none.
+
+        Raises `UndecodableMessage` if its contents cannot be decoded.
+        """
+        rows = await self._access_now.rows(_MESSAGE, checks.count("position", position))
+        found = stored_message(rows[0]) if rows else None
+        if isinstance(found, UndecodableMessage):
+            raise found
+        return found
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -301,6 +351,16 @@ class SubscriptionAdmin(SchemaObject):
     def _missing(self, subscription: str, others: Collection[str]) -> SluicegateError:
         rule = f"is not in the log {self._schema}; {nearest(str(subscription), others)}"
         return bad("subscription", subscription, rule)
+
+
+def _cursor(after: str | None) -> tuple[str, int]:
+    """Return the subscription and the slot after which a page begins. Raises `ConfigError`."""
+    if after is None:
+        return "", -1
+    slot, space, name = after.partition(" ")
+    if not (space and slot.isascii() and slot.isdecimal()):
+        raise bad("after", after, "must be the `next` of a page")
+    return name, int(slot)
 
 
 def checked_slots(slots: Collection[int]) -> list[int]:

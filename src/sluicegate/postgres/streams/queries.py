@@ -56,7 +56,8 @@ SELECT s.slot, s.position, c.messages, o.position, coalesce(o.age, 0), l.owner, 
   u.paused OR s.paused, s.missed, s.metadata <> '',
   EXISTS (SELECT FROM {schema}.message m
     WHERE m.slot = s.slot AND m.position >= s.position AND m.position > $2
-      AND m.position <> ALL (u.earlier) AND {condition})
+      AND m.position <> ALL (u.earlier) AND {condition}),
+  least(coalesce(o.age, 0), greatest(extract(epoch FROM clock_timestamp() - s.moved_at), 0))::float8
 FROM {schema}.subscription u
 JOIN {schema}.subscription_slot s ON s.name = u.name
 LEFT JOIN LATERAL (
@@ -76,8 +77,9 @@ LEFT JOIN LATERAL (
 WHERE u.name = $1 ORDER BY s.slot
 """
 _PARKED = """
-SELECT consumer, count(DISTINCT queue) AS keys FROM {schema}.parked GROUP BY consumer
-"""
+SELECT consumer, count(DISTINCT queue) AS keys FROM {schema}.parked
+WHERE right(consumer, 9) <> ' (unpark)' GROUP BY consumer
+"""  # without requests to unpark
 _TABLES = """
 SELECT relname AS name, n_live_tup AS live, n_dead_tup AS dead, pg_total_relation_size(relid) AS size
 FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = ANY ($2::text[]::name[])

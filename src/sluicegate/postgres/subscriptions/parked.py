@@ -2,7 +2,9 @@
 
 1. A key's queue and a record's place in its topic are indexed by digests, so names may have any
    length.
-2. Texts are stored as JSON, which can escape every character: PostgreSQL's `text` cannot hold NUL.
+2. A request to unpark a key is a row of another group (`requests_of`), with the place of the record
+   at which the key stands. A request that comes too late for that record has no effect.
+3. Texts are stored as JSON, which can escape every character: PostgreSQL's `text` cannot hold NUL.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from ..client.access import PostgresAccess
 
+REQUESTS = " (unpark)"
 _MAY_PARK = """
 SELECT bool_and(has_table_privilege($1::text, p)) AS may, current_user::text AS role
 FROM unnest('{SELECT,INSERT,DELETE}'::text[]) AS p
@@ -42,7 +45,12 @@ WHERE consumer = $1 GROUP BY queue
 """
 _FIRST = "SELECT record::text FROM {schema}.parked WHERE queue = $1 ORDER BY id LIMIT $2"
 _REMOVE = "DELETE FROM {schema}.parked WHERE queue = $1 AND place = ANY ($2::bytea[])"
-_AS_THEY_ARE = ("topic", "partition", "offset", "timestamp", "reason", "error_type", "message", "attempts", "is_poison")  # fmt: skip
+_TAKE = """
+WITH gone AS (DELETE FROM {schema}.parked WHERE queue = $2 RETURNING place)
+SELECT EXISTS (SELECT FROM gone g WHERE g.place = (
+  SELECT p.place FROM {schema}.parked p WHERE p.queue = $1 ORDER BY p.queue, p.id LIMIT 1))
+"""
+AS_THEY_ARE = ("topic", "partition", "offset", "timestamp", "reason", "error_type", "message", "attempts", "is_poison")  # fmt: skip
 
 
 class PostgresParkStore(SchemaObject):
@@ -91,7 +99,7 @@ class PostgresParkStore(SchemaObject):
         """
         if records:
             places, texts = [_place(each) for each in records], [_text(each) for each in records]
-            await self._ask(_PARK, group, json.dumps(key), _queue(group, key), places, texts)
+            await self._ask(_PARK, group, json.dumps(key), queue_of(group, key), places, texts)
 
     async def keys(self, group: str) -> frozenset[str]:
         """Return the keys with parked records."""
@@ -99,26 +107,42 @@ class PostgresParkStore(SchemaObject):
 
     async def first(self, group: str, key: str, most: int) -> Sequence[ParkedRecord]:
         """Return the first `most` records of a key's queue."""
-        rows = await self._ask(_FIRST, _queue(group, key), most)
-        return [_record(json.loads(row["record"])) for row in rows]
+        rows = await self._ask(_FIRST, queue_of(group, key), most)
+        return [record_of(json.loads(row["record"])) for row in rows]
 
     async def remove(self, group: str, key: str, records: Sequence[ParkedRecord]) -> None:
         """Remove records from a key's queue; records that are not in it are ignored."""
         if records:
             places = [_place(each) for each in records]
-            await self._ask(_REMOVE, _queue(group, key), places)
+            await self._ask(_REMOVE, queue_of(group, key), places)
 
     async def counts(self, group: str) -> Mapping[str, int]:
         """Return the number of parked records by key."""
         rows = await self._ask(_KEYS, group)
         return {json.loads(row["key"]): row["records"] for row in rows}
 
+    async def requests(self, group: str) -> frozenset[str]:
+        """Return the keys that `ParkAdmin.unpark` has requested to unpark."""
+        return await self.keys(requests_of(group))
+
+    async def take_request(self, group: str, key: str) -> bool:
+        """Remove the requests for a key; return whether one concerns its first record."""
+        queues = queue_of(group, key), queue_of(requests_of(group), key)
+        ((is_current,),) = await self._ask(_TAKE, *queues)
+        return bool(is_current)
+
     async def _ask(self, statement: str, *arguments: object) -> list[Any]:
         statement = statement.replace("{schema}", quoted(self._schema))
         return await self._opened.fetch(statement, *arguments)
 
 
-def _queue(group: str, key: str) -> bytes:
+def requests_of(group: str) -> str:
+    """Return the name of the group of the requests to unpark keys of a group."""
+    return f"{group}{REQUESTS}"
+
+
+def queue_of(group: str, key: str) -> bytes:
+    """Return the digest of a key's queue."""
     return _digest(group, key)
 
 
@@ -132,7 +156,7 @@ def _digest(*parts: object) -> bytes:
 
 def _text(record: ParkedRecord) -> str:
     """Return the record as JSON. Raises `ValueError` for values other than JSON and bytes."""
-    made: dict[str, Any] = {name: getattr(record, name) for name in _AS_THEY_ARE}
+    made: dict[str, Any] = {name: getattr(record, name) for name in AS_THEY_ARE}
     for name in ("key", "value"):
         made[name] = stored(getattr(record, name)).value
         if restored(made[name]) != getattr(record, name):
@@ -144,11 +168,12 @@ def _text(record: ParkedRecord) -> str:
     return json.dumps({**made, "parked_at": record.parked_at.isoformat()})
 
 
-def _record(found: dict[str, Any]) -> ParkedRecord:
+def record_of(found: dict[str, Any]) -> ParkedRecord:
+    """Return the record of its decoded JSON, in which the value and the headers may be missing."""
     return ParkedRecord(
-        **{name: found[name] for name in _AS_THEY_ARE},
+        **{name: found[name] for name in AS_THEY_ARE},
         key=restored(found["key"]),
-        value=restored(found["value"]),
-        headers=[(name, value) for name, value in map(restored, found["headers"])],
+        value=restored(found.get("value")),
+        headers=[(name, value) for name, value in map(restored, found.get("headers", ()))],
         parked_at=datetime.fromisoformat(found["parked_at"]),
     )

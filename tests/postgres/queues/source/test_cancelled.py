@@ -9,18 +9,32 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.postgres.access_help import access_from
 
-from sluicegate import Ack, Consumer, Nak, RetryPolicy
+from sluicegate import (
+    Ack,
+    Batcher,
+    Consumer,
+    Limits,
+    Nak,
+    RetryPolicy,
+    TransientError,
+    flow,
+)
+from sluicegate.consumer import Manual
+from sluicegate.consumer.jobs import EventContext, JobScheduler
 from sluicegate.postgres import PostgresQueueSource, QueueAdmin
+from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from tests.postgres.streams.log_help import Log
 
-    from sluicegate import Message
+    from sluicegate import Batch, Message
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 WITHIN = 30.0
+KNOWN = 1.0
+"""Seconds after which a consumer knows of a cancellation; it learns of it every 0.2 s."""
 
 
 def soon(tries: int, error: BaseException | None = None, waited: float = 0.0) -> float:
@@ -38,7 +52,15 @@ def late(tries: int, error: BaseException | None = None, waited: float = 0.0) ->
 class Run:
     """A consumer of three jobs of a queue, of which the first one to begin is cancelled."""
 
-    def __init__(self, log: Log, key: str | None, backoff: Any = late) -> None:
+    def __init__(
+        self,
+        log: Log,
+        key: str | None,
+        backoff: Any = late,
+        consume: Callable[[PostgresQueueSource, RetryPolicy, Any], Awaitable[object]] | None = None,
+    ) -> None:
+        self._consume = consume
+        """Handles the jobs otherwise than by `Consumer.run`."""
         self._log = log
         self._backoff = backoff
         self._key = key
@@ -79,7 +101,13 @@ class Run:
                     for message in messages:
                         await handle(message)
 
-                await (consumer.run_batch(handle_batch, **batch) if batch else consumer.run(handle))
+                await (
+                    self._consume(source, policy, handle)
+                    if self._consume
+                    else (
+                        consumer.run_batch(handle_batch, **batch) if batch else consumer.run(handle)
+                    )
+                )
                 for state in ("done", "cancelled"):
                     page = await self._jobs.list(state, payload=True)
                     self.states |= {job.payload: state for job in page.items}
@@ -159,3 +187,102 @@ async def test_the_other_jobs_of_a_batch_are_tried_again(log: Log) -> None:
     run = Run(log, None, soon)
     await run.handle(until_cut, size=3, max_wait=0.05)
     assert (run.cut, run.states) == ([1], CANCELLED)
+
+
+async def test_a_job_that_waits_for_its_settle_ends(log: Log) -> None:
+    """A handler that returned `Manual` has ended; a late result has no effect."""
+    kept: list[Message] = []
+
+    async def hand_over(run: Run, message: Message) -> object:
+        if json.loads(message.value) == 1:
+            kept.append(message)
+            await run.cancel(message.offset)
+            return Manual()
+        assert not kept[0].settle(Ack())
+        return None
+
+    run = Run(log, "a")
+    await run.handle(hand_over)
+    assert (sorted(run.began), run.cut, run.states) == ([1, 2, 3], [], CANCELLED)
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["before its result", "after it"])
+async def test_a_handler_of_events_is_cancelled(log: Log, is_late: bool) -> None:
+    """The work of a job that it has scheduled goes on, but its finaliser does not run."""
+    worked, finalised = list[int](), list[int]()
+
+    async def process(key: object, message: Message) -> None:
+        if json.loads(message.value) == 1:
+            await run.cancel(message.offset)
+            await asyncio.sleep(KNOWN)
+        worked.append(json.loads(message.value))
+
+    async def finalise(
+        context: EventContext, key: object, message: Message, error: BaseException | None
+    ) -> None:
+        finalised.append(json.loads(message.value))
+
+    async def consume(source: PostgresQueueSource, policy: RetryPolicy, handle: Any) -> None:
+        jobs = JobScheduler(process, finalise)
+
+        async def event(context: EventContext) -> object:
+            if is_late:
+                return jobs.schedule(context, context.key, context.message)
+            return await handle(context.message)
+
+        async with Consumer(source, name="test", retry=policy, ordering="key") as consumer:
+            await consumer.run_events(event, jobs=[jobs])
+
+    run = Run(log, "a", consume=consume)
+    await run.handle(until_cut)
+    assert run.states == CANCELLED
+    assert run.cut == ([] if is_late else [1])
+    assert finalised == ([2, 3] if is_late else [])
+    assert worked.count(1) == is_late
+    assert {*worked} == ({1, 2, 3} if is_late else set())  # later events of its key began again
+
+
+async def test_an_async_transform_of_a_pipe_is_cancelled(log: Log) -> None:
+    rows = MemorySink[Any]()
+
+    async def consume(source: PostgresQueueSource, policy: RetryPolicy, handle: Any) -> None:
+        async def transform(message: Message) -> object:
+            await handle(message)
+            return json.loads(message.value)
+
+        await flow.pipe(source, Batcher(rows), transform, poison="exit", retry=policy).run()
+
+    run = Run(log, "a", consume=consume)
+    await run.handle(until_cut)
+    assert (run.cut[:1], run.states) == ([1], CANCELLED)
+    assert sorted(rows.items) == [2, 3]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_a_job_whose_row_is_in_the_batcher_of_a_pipe_is_written_once_at_most(
+    log: Log, is_refused: bool
+) -> None:
+    """It is done if its row is written; if that fails, it is not tried again."""
+    rows, tries = list[int](), 0
+
+    async def consume(source: PostgresQueueSource, policy: RetryPolicy, handle: Any) -> None:
+        async def write(batch: Batch[Message]) -> None:
+            nonlocal tries
+            for message in batch:
+                number = json.loads(message.value)
+                if number == 1:
+                    tries += 1
+                    if tries == 1:
+                        await run.cancel(message.offset)
+                        await asyncio.sleep(KNOWN)
+                    if is_refused:
+                        raise TransientError("not now")
+                rows.append(number)
+
+        batcher = Batcher(write, key=lambda row: row.key, limits=Limits(max_items=1))
+        await flow.pipe(source, batcher, poison="exit", retry=policy).run()
+
+    run = Run(log, "a", soon, consume=consume)
+    await run.handle(until_cut)
+    assert (rows, tries) == (([2, 3], 1) if is_refused else ([1, 2, 3], 1))
+    assert run.states == (CANCELLED if is_refused else CANCELLED | {1: "done"})
