@@ -123,7 +123,9 @@ class Member:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         self._send()  # a signal that came during the start
         code = await self._process.wait()
-        self.code, self._process = code if code >= 0 else 128 - code, None
+        self._process = None
+        has_drained = self._signals and code == TERMINATED
+        self.code = OK if has_drained else code if code >= 0 else 128 - code
         return self.code
 
 
@@ -166,8 +168,6 @@ class Supervisor:
         while not self._is_draining.is_set():
             began = clock()
             code = await member.run(self._name, self._starting, is_probed=self._is_probed)
-            if self._is_draining.is_set() and code == TERMINATED:
-                member.code = OK
             if self._is_draining.is_set() or code == OK:
                 return
             delay = member.restarts.delay_after(code, clock() - began)
