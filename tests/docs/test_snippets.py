@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -173,9 +173,12 @@ def test_write_to_sql(runner: asyncio.Runner, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == "{'id': 1}\n"
 
 
-def test_write_to_postgresql(runner: asyncio.Runner, database: str) -> None:
-    returned, rotating, trusted, pooled = snippets("how-to/write-to-postgresql.md")
-    given: dict[str, Any] = {"dsn": database, "vault": object()}
+def test_write_to_postgresql(
+    runner: asyncio.Runner, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    returned, growing, rotating, trusted, pooled = snippets("how-to/write-to-postgresql.md")
+    order = make_dataclass("Order", [("id", int), ("amount", float)])
+    given: dict[str, Any] = {"dsn": database, "vault": object(), "Order": order}
 
     async def set_up() -> None:
         con = await asyncpg.connect(database)
@@ -190,6 +193,8 @@ def test_write_to_postgresql(runner: asyncio.Runner, database: str) -> None:
     returned.run(runner, given)
     assert given["receipt"].detail == {"id": 1}
     runner.run(given["batcher"].shutdown())
+    growing.run(runner, given)
+    assert '"amount" numeric(12, 2), PRIMARY KEY ("id")' in capsys.readouterr().out
     rotating.run(runner, given)
     trusted.run(runner, given)
     pooled.run(runner, given)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         QueueMonitor,
         QueueObserver,
     )
-    from .sink import PostgresEffects, PostgresSink
+    from .sink import PostgresEffects, PostgresSink, postgres_columns
     from .state import PostgresState
     from .streams import (
         NO_STREAM,
@@ -72,6 +72,7 @@ else:
             "sink": [
                 "PostgresEffects",
                 "PostgresSink",
+                "postgres_columns",
             ],
             "state": ["PostgresState"],
             "streams": [
@@ -134,5 +135,6 @@ __all__ = [
     "UndecodableMessage",
     "check_streams",
     "install_streams",
+    "postgres_columns",
     "upgrade_streams",
 ]

@@ -143,3 +143,18 @@ async def test_a_constraint_that_is_checked_at_the_commit_refuses_its_row_alone(
             errors = await written(sink, [(number, f"word {number}") for number in range(size)])
         assert set(errors) == {3}
         assert len(await db.rows()) == size
+
+
+@pytest.mark.parametrize("size", [1, 300])
+async def test_tables_are_created_and_grow_behind_a_pooler(
+    embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, real_clock: LoopClock, size: int
+) -> None:
+    async with database(embedded_postgres.dsn) as db, crowd(bouncer.dsn):
+        await db.con.execute(f"DROP TABLE {db.table}")
+        options: dict[str, Any] = {"create_table": "if_missing", "on_new_column": "add"}
+        async with db.sink(("id",), dsn=bouncer.dsn, **options) as sink:
+            for start, more in ((0, {}), (size, {"late": 1.5}), (2 * size, {})):
+                items = [{"id": start + place, **more} for place in range(size)]
+                assert await written(sink, items) == {}
+        rows = await db.rows("1")
+        assert rows == [(n, 1.5 if size <= n < 2 * size else None) for n in range(3 * size)]

@@ -37,7 +37,7 @@ class Database:
 
     def sink(
         self,
-        columns: Sequence[str] = ("id", "word"),
+        columns: Sequence[str] | Mapping[str, str] = ("id", "word"),
         *,
         dsn: str | PostgresAccess | None = None,
         **options: Any,

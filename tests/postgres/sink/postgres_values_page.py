@@ -48,6 +48,37 @@ _TAIL = """
   converts. They are never written by `COPY` directly: `statement="copy"` is refused when the sink is
   opened.
 - With codecs of your own, a column takes what its codec takes.
+
+## Inferred types
+
+[A sink that creates its table or adds columns](../how-to/write-to-postgresql.md#create-and-grow-the-table)
+chooses these types, by the values of a batch or by type hints. A value reads back as it was stored.
+
+| Python | Avro | column |
+|---|---|---|
+| `bool` | `boolean` | `boolean` |
+| `int` | `long` | `bigint` |
+| | `int` | `integer` |
+| `int` beyond 64 bits (values only) | | `numeric` |
+| `float` | `double` | `double precision` |
+| | `float` | `real` |
+| `Decimal` | `decimal` | `numeric`; from Avro with precision and scale |
+| `str` | `string`, `enum` | `text` |
+| `bytes`, `bytearray`, `memoryview` | `bytes`, `fixed` | `bytea` |
+| `datetime` with a zone, and each type hint `datetime` | `timestamp-millis`, `timestamp-micros` | `timestamptz` |
+| `datetime` without a zone | `local-timestamp-millis`, `local-timestamp-micros` | `timestamp` |
+| `date` | `date` | `date` |
+| `time` | `time-millis`, `time-micros` | `time`; `timetz` for values with a zone |
+| `timedelta` | | `interval` |
+| `UUID` | `uuid` | `uuid` |
+| a mapping, a list, a tuple, an object with declared fields | `record`, `array`, `map` | `jsonb` |
+
+- `None`, and null in a union, say nothing. Subclasses count as their base, such as a `StrEnum` as `str`.
+- Of whole numbers and floats together, the column is `double precision`; with a `Decimal` it is
+  `numeric`; of dates and times of day with a date, it is the latter. Of any other mixture the first
+  value decides, and the others fail their rows. Such a type hint or Avro union is refused.
+- A value or a type hint of any other type has no column type: name one in `columns=`.
+- A value of a record batch counts as the Python object that it becomes in a row.
 """
 _LABELS = {
     "mood": "an enumeration",

@@ -99,11 +99,12 @@ def _form_of(kind: type) -> Form | None:
             return form
     if hasattr(kind, "model_dump") and hasattr(kind, "__pydantic_validator__"):
         return _dumped
-    names = _field_names(kind)
+    names = field_names(kind)
     return None if names is None else _object(names)
 
 
-def _field_names(kind: Any) -> tuple[str, ...] | None:
+def field_names(kind: Any) -> tuple[str, ...] | None:
+    """Return the fields of a dataclass, or of a class of attrs or msgspec; `None` for another one."""
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind))
     if hasattr(kind, "__attrs_attrs__"):

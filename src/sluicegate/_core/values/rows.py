@@ -50,10 +50,21 @@ NULL_KEY = (
 
 
 class RowMaker:
-    """Creates a row from each item: with `row`, if given, or by position, name or attribute."""
+    """Creates a row from each item: with `row`, if given, or by position, name or attribute.
 
-    def __init__(self, columns: tuple[str, ...], row: RowFunction | None) -> None:
+    A row ends with the values of the `optional` columns; `None` if the item has none. Tuples, lists
+    and the rows of `row` never have any.
+    """
+
+    def __init__(
+        self,
+        columns: tuple[str, ...],
+        row: RowFunction | None,
+        *,
+        optional: tuple[str, ...] = (),
+    ) -> None:
         self._columns = columns
+        self._optional = optional
         self._row = row
         getter = attrgetter(*columns) if all("." not in column for column in columns) else None
         self._attributes: Callable[[Any], Any] | None = getter
@@ -64,7 +75,26 @@ class RowMaker:
         """Create rows; each index has a row or an error. Does not suspend."""
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         rows = self._all_at_once(items)
-        return self._one_by_one(items) if rows is None else (range(len(items)), rows, {})
+        if rows is None:
+            return self._with_optional(items, self._one_by_one(items))
+        return self._with_optional(items, (range(len(items)), rows, {}))
+
+    def _with_optional(self, items: Sequence[Any], given: GivenRows) -> GivenRows:
+        if not self._optional:
+            return given
+        indices, rows, errors = given
+        made = [
+            (*row, *self._optional_of(items[index]))
+            for index, row in zip(indices, rows, strict=True)
+        ]
+        return indices, made, errors
+
+    def _optional_of(self, item: Any) -> list[Any]:
+        if isinstance(item, Mapping):
+            return list(map(cast("Mapping[str, Any]", item).get, self._optional))
+        if self._row is not None or isinstance(item, (tuple, list)):
+            return [None] * len(self._optional)
+        return [getattr(item, name, None) for name in self._optional]
 
     def _all_at_once(self, items: Sequence[Any]) -> Sequence[Row] | None:
         """Return all rows if all are plain and of the right length; without Python code per row."""

@@ -84,7 +84,7 @@ class Diagnosis:
         repair = self._repair_of(plan, table)
         if repair is None:
             try:
-                found = self.target.plan(table, reads_text=plan.reads_text)
+                found = self.target.plan(table, reads_text=plan.reads_text, columns=plan.columns)
             except ConfigError as second:
                 cure = "drop the rule" if table.has_rules else "restore the unique key"
                 repair = f"{cure} of {self._where(plan)} ({second})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -12,11 +13,12 @@ from ..._core.checks import bad
 from ..._core.errors import ConfigError
 from ..._core.logs import for_log
 from ..._core.positions import PositionUnit
-from ..._core.sink import Capabilities
+from ..._core.sink import Capabilities, WriteResult
 from ..._core.transaction import Unit
 from ..client.refusals import for_opening
 from .diagnosis import role_and_missing
 from .encoding import by_codecs, json_by_codecs
+from .growth import is_there
 from .positions import PositionOwner, PositionTransaction
 from .scope import ALONE, SWITCHING, Block, StatementLost
 from .table import read_table
@@ -30,10 +32,10 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
-    from ..._core.sink import WriteResult
     from ..._core.values.rows import RowFunction
     from ..client.access import Access
     from ..client.connections import Connections
+    from .growth import GrowthSettings
     from .ledger import UnitLedger
     from .plan import TablePlan
     from .positions import PositionTable
@@ -50,6 +52,7 @@ class Settings:
     target: Target
     access: Access
     row: RowFunction | None
+    growth: GrowthSettings
     ledger: UnitLedger
     positions: PositionTable
     stages: str
@@ -58,6 +61,9 @@ class Settings:
         if self.row is not None and not callable(self.row):
             rule = "must be a function of an item that returns a sequence of values"
             raise bad("row", self.row, rule)
+        if self.row is not None and self.growth.on_new_column is not None:
+            rule = "has no effect with row=, whose rows have values for columns= only"
+            raise bad("on_new_column", self.growth.on_new_column, rule)
         checks.choice("stages", self.stages, ("logged", "unlogged"))
 
     @property
@@ -85,7 +91,8 @@ class OpenTable:
         self.settings = settings
         self.connections = connections
         self.plan = plan
-        self._writer = TableWriter(settings.target, settings.access, settings.row)
+        self._writer = TableWriter(settings.target, settings.access, settings.row, settings.growth)
+        self._growing = asyncio.Lock()
         self._alone = SWITCHING if connections.may_switch else ALONE
         """The scope of a write as long as statements are prepared."""
         self._pruned: dict[str, int] = {}
@@ -100,14 +107,19 @@ class OpenTable:
         """Read the table. Raises `ConfigError` if the table or a column does not fit, or the role
         lacks a privilege that every write needs.
         """
-        target, access = settings.target, settings.access
+        target, access, statements = settings.target, settings.access, connections.statements
         reads_text = access.keeps_codecs
+        growth = TableWriter(target, access, settings.row, settings.growth).growth
         try:
             async with connections.opening() as con:
-                async with connections.statements.block(con):
-                    table = await read_table(con, target.table, target.schema, target.columns)
-                    plan = await by_codecs(con, target.plan(table, reads_text=reads_text))
-                    await _check_rights(con, plan, access.place)
+                grown = None if growth is None else await growth.open(con, statements)
+                async with statements.block(con):
+                    if grown is None:
+                        table = await read_table(con, target.table, target.schema, target.columns)
+                        grown = await by_codecs(con, target.plan(table, reads_text=reads_text))
+                    plan = grown
+                    if is_there(plan):
+                        await _check_rights(con, plan, access.place)
                 plan = plan if reads_text else await json_by_codecs(con, plan)
                 target.strategy.check(plan)
         except ConfigError:
@@ -125,8 +137,10 @@ class OpenTable:
         """Write every item of `batch` as a row, atomically."""
         connections, losses = self.connections, 0
         while True:
-            plan = self.plan
+            plan = self.plan if self._writer.growth is None else await self._grow(batch)
             given = self._writer.rows_of(batch, plan)
+            if not is_there(plan):  # no item has a value that tells the type of a column
+                return WriteResult(len(batch), given[2])
             con = await connections.borrow()
             try:
                 try:
@@ -148,6 +162,31 @@ class OpenTable:
                 self.plan = written_by
             return result
 
+    async def _grow(self, batch: Batch[Any]) -> TablePlan:
+        """The plan with a column for each value of a batch; creates missing ones."""
+        growth = self._writer.growth
+        assert growth is not None
+        if growth.lacking(batch, self.plan):
+            async with self._growing:
+                if lacking := growth.lacking(batch, self.plan):  # others may have added columns
+                    async with self.connections.lent() as con:
+                        with self.connections.bounded(con):
+                            self.plan = await growth.fit(con, self.plan, lacking, ALONE)
+        return self.plan
+
+    def check_there(self, *, whole: bool = False) -> None:
+        """Raise `ConfigError` unless the table exists, with the `whole` of its columns if requested.
+
+        A transaction and its ledger, positions and stages name the table before the first row.
+        """
+        missing = [name for name in self.settings.target.columns if name not in self.plan.columns]
+        if missing and (whole or not is_there(self.plan)):
+            rule = (
+                f"{self.plan.table.qualified} is not there with these columns, and their types are "
+                "not known before the first write; give them: columns={name: type}"
+            )
+            raise bad("columns", missing, rule)
+
     def _scope(self) -> Scope:
         statements = self.connections.statements
         return self._alone if statements.are_prepared else Block(statements.begin)
@@ -157,6 +196,7 @@ class OpenTable:
         self, unit: Unit | PositionUnit | None
     ) -> AsyncGenerator[PostgresTransaction]:
         """A transaction on its own connection; see `PostgresSink.transaction`."""
+        self.check_there()
         async with attempt(
             self.connections,
             lambda con: self._transaction(con, unit),

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from .rows.values import Row
 
 
+def without(given: GivenRows, refused: Mapping[int, Exception]) -> GivenRows:
+    """The rows of a batch without those of refused items."""
+    indices, rows, errors = given
+    kept = [place for place, index in enumerate(indices) if index not in refused]
+    left = rows.keep(kept) if isinstance(rows, LazyRows) else [rows[place] for place in kept]
+    return [indices[place] for place in kept], left, {**errors, **refused}
+
+
 class Remaining:
     """The rows of one batch that are still to be written, and the outcomes of the others.
 

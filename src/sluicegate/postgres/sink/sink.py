@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..._core.batch import RowBatch
+from ..._core.checks import bad
 from ..._core.errors import ClosedError, ErrorClass
 from ..._core.keywords import known_arguments
 from ..._core.values.rows import column_names, optional_names
 from ..client.access import Access, PostgresAccess, need_asyncpg
 from ..client.connections import Connections
 from ..client.errors import classify_postgres
+from ..client.names import qualified
+from .growth import GrowthSettings, is_there
 from .ledger import UnitLedger
 from .open_table import OpenTable, Settings
 from .positions import PositionsInTable, PositionTable
 from .stages import TableStages
 from .strategy import Target, WriteStrategy
+from .write import TableWriter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Sequence
     from contextlib import AsyncExitStack
 
     from ..._core.batch import Batch
@@ -45,7 +51,9 @@ class PostgresSink(PositionsInTable):
         dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
             shown.
         table: the table's name, taken literally.
-        columns: the columns in which a row's values are stored. A json or jsonb column accepts any
+        columns: the columns in which a row's values are stored, or a mapping from them to their
+            types in a table that is created, such as `{"id": "bigint"}`; `postgres_columns` makes
+            it from a schema. A json or jsonb column accepts any
             object that is representable in JSON, such as a dictionary. Text is already JSON text,
             `None` is NULL, and a codec of the connection (`set_type_codec`) takes precedence.
         schema: the table's schema; default: found by the server's search path.
@@ -53,7 +61,19 @@ class PostgresSink(PositionsInTable):
             row stays, and the item is delivered. `"update"`: the existing row is replaced; of
             several rows with the same key in a batch, the last one takes effect.
         conflict_columns: the unique key that determines conflicts; default: any for `"ignore"`, and
-            for `"update"` the primary key, or the first unique key within `columns`.
+            for `"update"` the primary key, or the first unique key within `columns`. It is the
+            primary key of a table that is created, which `"error"` needs too if rows of an
+            unknown outcome are to be found.
+        create_table: `"if_missing"`: a missing table is created, when the sink is opened if `columns`
+            has the types, otherwise with the types of the first values. A column whose first values
+            are all `None` is added with the first other value. Not in `transaction`, with
+            positions or stages, which need the types. `"never"` (the default): it must exist.
+        on_new_column: the treatment of values under a name that is not in `columns`, in mappings,
+            objects with declared fields and record batches. `"add"`: the value is written; a
+            column that the table lacks is added first, without a default, by the type of its first
+            values. Items without such a value have NULL. `"fail"`: the item fails alone.
+            `"ignore"`: the value is not written, which is logged as a warning once for a name.
+            `None` (the default): it is not written, and names are not looked at.
         update_columns: the columns that `"update"` replaces, besides the version; default: every
             other column.
         version_column: with `"update"`, replace only rows with a lower version, or with none, so
@@ -107,12 +127,14 @@ class PostgresSink(PositionsInTable):
         dsn: str | PostgresAccess,
         *,
         table: str,
-        columns: Sequence[str],
+        columns: Sequence[str] | Mapping[str, str],
         schema: str | None = None,
         on_conflict: Literal["error", "ignore", "update"] = "error",
         conflict_columns: Sequence[str] | None = None,
         update_columns: Sequence[str] | None = None,
         version_column: str | None = None,
+        create_table: Literal["never", "if_missing"] = "never",
+        on_new_column: Literal["ignore", "add", "fail"] | None = None,
         row: RowFunction | None = None,
         returning: Sequence[str] | None = None,
         statement: Literal["auto", "values", "insert", "unnest", "copy"] = "auto",
@@ -123,17 +145,25 @@ class PostgresSink(PositionsInTable):
         positions: str = "sluicegate_positions",
         stages: Literal["logged", "unlogged"] = "logged",
     ) -> None:
+        key = optional_names("conflict_columns", conflict_columns)
+        is_new = create_table == "if_missing" and on_conflict == "error"
+        target = Target(
+            table=table,
+            schema=schema,
+            columns=column_names(
+                "columns", tuple(columns) if isinstance(columns, Mapping) else columns
+            ),
+            mode=on_conflict,
+            conflict=None if is_new else key,
+            update=optional_names("update_columns", update_columns),
+            version=version_column,
+            returning=optional_names("returning", returning) or (),
+            strategy=WriteStrategy.of(statement, copy_threshold, staging_threshold),
+        )
         settings = Settings(
-            target=Target(
-                table=table,
-                schema=schema,
-                columns=column_names("columns", columns),
-                mode=on_conflict,
-                conflict=optional_names("conflict_columns", conflict_columns),
-                update=optional_names("update_columns", update_columns),
-                version=version_column,
-                returning=optional_names("returning", returning) or (),
-                strategy=WriteStrategy.of(statement, copy_threshold, staging_threshold),
+            target=target,
+            growth=GrowthSettings.of(
+                target, key, columns, create_table=create_table, on_new_column=on_new_column
             ),
             access=Access.of(dsn, size=pool_size),
             row=row,
@@ -155,7 +185,9 @@ class PostgresSink(PositionsInTable):
         key.
         """
         known, table = self._settings.capabilities, self._table
-        has_key = table is not None and table.plan.key_places
+        has_key = table is not None and (
+            table.plan.key_places if is_there(table.plan) else self._settings.growth.key
+        )
         return replace(known, repeatable="item") if has_key else known
 
     def classify(self, error: BaseException) -> ErrorClass | None:
@@ -172,8 +204,10 @@ class PostgresSink(PositionsInTable):
             return {}
         from .rows.faults import refused_columns  # pyarrow is installed: it made the schema
 
-        table = None if self._table is None else self._table.plan.table
-        return refused_columns(schema, self._settings.target.columns, table)
+        plan = None if self._table is None else self._table.plan
+        if plan is None or not is_there(plan):
+            return refused_columns(schema, self._settings.target.columns, None)
+        return refused_columns(schema, plan.columns, plan.table)
 
     @property
     def replaces_by(self) -> tuple[str, ...] | None:
@@ -181,7 +215,28 @@ class PostgresSink(PositionsInTable):
         target = self._settings.target
         if target.mode != "update" or self._settings.row is not None:
             return None
-        return target.conflict if self._table is None else self._table.plan.target
+        if self._table is None or not is_there(self._table.plan):
+            return target.conflict
+        return self._table.plan.target
+
+    def create_table_sql(self, items: Sequence[Any] = ()) -> str:
+        """The statement that `create_table="if_missing"` runs, without running it.
+
+        Args:
+            items: items of which the values tell the types that `columns` does not have.
+
+        Raises `ConfigError` if the types are not known. Does not suspend.
+        """
+        target, growth = self._settings.target, self._settings.growth
+        writer = TableWriter(target, self._settings.access, self._settings.row, growth)
+        found = dict(growth.types)
+        if items and writer.growth is not None:
+            batch = RowBatch(items)
+            found.update(writer.growth.lacking(batch, writer.growth.nothing("")))
+        if not found:
+            rule = "the types are not known; give them, or items with values: columns={name: type}"
+            raise bad("columns", target.columns, rule)
+        return growth.creation(qualified(target.schema, target.table), found)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Write every item of `batch` as a row, atomically.
@@ -230,11 +285,18 @@ class PostgresSink(PositionsInTable):
 
     @property
     def _owner(self) -> PositionOwner:
-        return self._opened().positions
+        table = self._opened()
+        table.check_there()
+        return table.positions
 
     def _stages(self) -> TableStages:
         """The stages for Spark's atomic delivery; see `sluicegate._core.staging`."""
-        return TableStages(self._opened())
+        if self._settings.growth.adds:
+            rule = "has no effect on the stages of atomic delivery, which have the table's columns"
+            raise bad("on_new_column", "add", rule)
+        table = self._opened()
+        table.check_there(whole=True)
+        return TableStages(table)
 
     # -- opening and closing -----------------------------------------------------------------------
 

@@ -43,9 +43,15 @@ class Target(RowTarget):
                 'COPY returns nothing; use statement="auto", "values", "insert" or "unnest"',
             )
 
-    def plan(self, table: Table, *, reads_text: bool) -> TablePlan:
-        """Complete the arguments with the facts of the table. Raises `ConfigError` for a mismatch."""
-        target, key = self.conflict, self.conflict or table.key_within(self.columns)
+    def plan(
+        self, table: Table, *, reads_text: bool, columns: tuple[str, ...] | None = None
+    ) -> TablePlan:
+        """Complete the arguments with the facts of the table. Raises `ConfigError` for a mismatch.
+
+        `columns` are those to write; default: those of the arguments.
+        """
+        columns = self.columns if columns is None else columns
+        target, key = self.conflict, self.conflict or table.key_within(columns)
         self._check_keys(table, key)
         if self.mode == "update" or (self.mode == "ignore" and self.returning):
             target = key  # returned rows are matched to their items by one key
@@ -55,16 +61,16 @@ class Target(RowTarget):
             raise bad("returning", strange, f"{table.qualified} has no such column")
         update = self.update
         if update is None:
-            update = tuple(column for column in self.columns if column not in (target or ()))
+            update = tuple(column for column in columns if column not in (target or ()))
         elif self.version is not None and self.version not in (*update, *(target or ())):
             update = (*update, self.version)  # the next version is compared with it
         return TablePlan(
             table=table,
-            columns=self.columns,
+            columns=columns,
             mode=self.mode,
             target=target,
             key=key,
-            update_columns=update,
+            update_columns=tuple(column for column in update if column in columns),
             version=self.version,
             reads_text=reads_text,
             returning=self.returning,

@@ -229,11 +229,20 @@ async def read_table(
 
     Raises `ConfigError` for a missing table or column, naming the existing ones.
     """
+    read = await find_table(con, table, schema)
+    if read is None:
+        raise await missing_table(con, table, schema)
+    check_columns(read, columns)
+    return read
+
+
+async def find_table(con: PoolConnectionProxy[Any], table: str, schema: str | None) -> Table | None:
+    """Read the table's facts; `None` if there is no table. Suspends for a few round trips."""
     found = await con.fetchrow(_TABLE, qualified(schema, table))
     if found is None:
-        raise await _missing_table(con, table, schema)
+        return None
     keys = await con.fetch(_KEYS, found["oid"])
-    read = Table(
+    return Table(
         found["relname"],
         found["nspname"],
         await _columns(con, found["oid"]),
@@ -242,8 +251,6 @@ async def read_table(
         found["is_plain"],
         found["has_rules"],
     )
-    _check_columns(read, columns)
-    return read
 
 
 async def _columns(con: PoolConnectionProxy[Any], table: int) -> tuple[TableColumn, ...]:
@@ -274,9 +281,8 @@ async def is_current(con: PoolConnectionProxy[Any], table: Table, columns: Seque
     return kinds <= {*types_of(await con.fetch(_TYPES_BY_NAME, table.qualified)).values()}
 
 
-async def _missing_table(
-    con: PoolConnectionProxy[Any], table: str, schema: str | None
-) -> Exception:
+async def missing_table(con: PoolConnectionProxy[Any], table: str, schema: str | None) -> Exception:
+    """The `ConfigError` for a table that does not exist, naming the existing ones. Suspends."""
     if schema is not None:
         schemas = [row[0] for row in await con.fetch(_SCHEMAS)]
         if schema not in schemas:
@@ -290,7 +296,8 @@ async def _missing_table(
     return bad("table", table, f"there is no such table{hint}; there are {_listed(there)}")
 
 
-def _check_columns(table: Table, columns: Sequence[str]) -> None:
+def check_columns(table: Table, columns: Sequence[str]) -> None:
+    """Raise `ConfigError` unless the table has these columns, and a row may have values for them."""
     names = [column.name for column in table.columns]
     missing = [name for name in columns if name not in names]
     if missing:

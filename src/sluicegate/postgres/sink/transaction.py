@@ -341,12 +341,19 @@ class PostgresTransaction(ServerAttempt):
         """
         if self.is_replay and not self._is_over:
             return all_duplicate(batch)
-        given = self._writer.rows_of(batch, self._plan)
+        growth = self._writer.growth
+        given = self._writer.rows_of(batch, self._plan) if growth is None else None
         async with self._turn:
             self._check()
             await self._mark()
             self._is_untidy = True
             try:
+                if growth is not None and (lacking := growth.lacking(batch, self._plan)):
+                    plan = await growth.fit(self._con, self._plan, lacking, WITHIN)
+                    self._is_untidy = False
+                    await self._mark()  # the rollback of a write keeps the columns
+                    self._plan, self._is_untidy = plan, True
+                given = given or self._writer.rows_of(batch, self._plan)
                 # no earlier attempt can have been applied: its savepoint was rolled back
                 answer, self._plan = await self._writer.run(
                     self._con, self._plan, batch, given, scope=WITHIN

@@ -43,7 +43,8 @@ from ..client.errors import LOCK_NOT_AVAILABLE, for_write, is_lost, is_refusal, 
 from ..client.refusals import for_connecting
 from .diagnosis import Diagnosis
 from .encoding import Packing
-from .remaining import Remaining
+from .growth import Growth
+from .remaining import Remaining, without
 from .repair import Blame, refusal_of, resend, set_aside_unfindable
 from .scope import ALONE
 from .sender import Sender, plain_insert
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from ..._core.sink import WriteResult
     from ..._core.values.rows import GivenRows, RowFunction
     from ..client.access import Access
+    from .growth import GrowthSettings
     from .plan import TablePlan
     from .scope import Scope
     from .strategy import Target
@@ -71,8 +73,19 @@ _WAITED = frozenset({LOCK_NOT_AVAILABLE, "57014"})
 class TableWriter:
     """Converts batches to rows, and writes them on the given connection with the given plan."""
 
-    def __init__(self, target: Target, access: Access, row: RowFunction | None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        access: Access,
+        row: RowFunction | None,
+        growth: GrowthSettings,
+    ) -> None:
         self.diagnosis = Diagnosis(target, access.place)
+        self.growth: Growth | None = None
+        """What decides on missing columns; `None` if the table stays as it is."""
+        if growth.is_active:
+            reads_text = access.keeps_codecs
+            self.growth = Growth(growth, target, row, self.diagnosis, reads_text=reads_text)
         self._chooser = Chooser(target.strategy, access.statement_cache)
         self._packing = Packing()
         self._maker = RowMaker(target.columns, row)
@@ -80,12 +93,18 @@ class TableWriter:
 
     def rows_of(self, batch: Batch[Any], plan: TablePlan) -> GivenRows:
         """The rows of a batch, and an error for each item that cannot become one."""
+        given = self._rows_of(batch, plan)
+        refused = {} if self.growth is None else self.growth.refused(batch, plan)
+        return without(given, refused) if refused else given
+
+    def _rows_of(self, batch: Batch[Any], plan: TablePlan) -> GivenRows:
         if (
             not isinstance(batch, RowBatch)
             and isinstance(batch, ArrowBatch)
             and self._takes_columns
             and plan.copies
             and plan.reads_text
+            and plan.columns
         ):
             from .rows.columns import column_rows  # pyarrow is installed: it made the batch
 
@@ -94,7 +113,7 @@ class TableWriter:
             )
             if found is not None:
                 return range(len(found)), found, {}
-        return self._maker.rows(batch)
+        return self._maker.rows(batch) if self.growth is None else self.growth.rows_of(batch, plan)
 
     async def run(
         self,

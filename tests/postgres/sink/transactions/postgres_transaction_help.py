@@ -10,7 +10,7 @@ from tests.postgres.sink.postgres_help import Database, database
 from sluicegate.sinks import Unit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from sluicegate.postgres import PostgresAccess, PostgresSink
 
@@ -26,7 +26,7 @@ class Place(Database):
 
     def sink(
         self,
-        columns: Sequence[str] = ("id", "word"),
+        columns: Sequence[str] | Mapping[str, str] = ("id", "word"),
         *,
         dsn: str | PostgresAccess | None = None,
         **options: Any,
