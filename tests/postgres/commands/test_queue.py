@@ -364,3 +364,47 @@ def test_wrong_slots_and_spans_are_bad_use(queue: Queue) -> None:
         with pytest.raises(SystemExit) as caught:
             queue(*wrong)
         assert caught.value.code == 2
+
+
+def test_a_schedule_is_made_shown_paused_run_and_deleted(queue: Queue) -> None:
+    queue("create", "mails")
+    nightly = ("mails", "nightly", "--cron", "30 2 * * *", "--timezone", "Europe/Berlin")
+    contents = ("--payload", f'{{"token": "{SECRET}"}}', "--header", f"auth={SECRET}")
+    queue("schedule", *nightly, *contents, "--key", "k", "--catch-up", "all", "--priority", "2")
+    assert SECRET in queue.out
+    queue("schedule", "mails", "often", "--every", "15m", "--json")
+    assert len(json.loads(queue.out)["ticks"]) == 5
+    queue("schedules", "mails")
+    _, nightly_line, often_line = queue.lines
+    assert nightly_line.startswith("nightly   30 2 * * * (Europe/Berlin)")
+    assert "T02:30:00+0" in nightly_line
+    assert often_line.startswith("often     every 15m")
+    queue("schedules", "mails", "nightly")
+    assert SECRET not in queue.out
+    assert sum("T02:30:00+0" in line for line in queue.lines) == 1 + 5, "the next one, and five"
+    queue("schedules", "mails", "--limit", "1", "--payload", "--json")
+    page = json.loads(queue.out)
+    assert (page["next"], page["schedules"][0]["payload"]) == ("nightly", {"token": SECRET})
+    queue("schedules", "mails", "--limit", "1", "--after", "nightly")
+    assert queue.lines[1].startswith("often")
+    queue("pause", "mails", "--schedule", "nightly")
+    queue("explain", "mails")
+    assert "- paused schedules: nightly;" in queue.out
+    assert "- the next tick of the schedule often is in " in queue.out
+    queue("schedules", "mails")
+    assert "paused" in queue.lines[1]
+    queue("resume", "mails", "--schedule", "nightly")
+    queue("run", "mails", "nightly")
+    queue("run", "mails", "nightly", "--json")
+    assert json.loads(queue.out) == {"place": 2}
+    assert queue.handled() == [{"token": SECRET}] * 2
+    queue("unschedule", "mails", "nightly", "--yes")
+    queue("unschedule", "mails", "nightly", "--yes", code=2)
+    queue("schedules", "mails", "nightly", code=2)
+    assert "no schedule nightly" in queue.err
+
+
+@pytest.mark.parametrize("option", [("--payload", "{"), ("--header", "a")])
+def test_what_is_no_json_and_no_header_is_bad_use(queue: Queue, option: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit):
+        queue("schedule", "mails", "often", "--every", "15m", *option)

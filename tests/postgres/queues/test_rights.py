@@ -29,6 +29,7 @@ SETTLE = (
     "SELECT * FROM {s}.settle_jobs('q', '{{1}}', '{{k}}', '{{free}}', '{{1}}', '{{NULL}}', "
     "'{{NULL}}', '{{NULL}}', '{{NULL}}', '{{}}', '{{}}')"
 )
+FIRE = "SELECT {s}.fire_schedule('q', 'daily', 1, 60, '{{60}}', 120, NULL)"
 OPERATE = (
     "SELECT {s}.park_lane('q', 'k', 'why')",
     "SELECT {s}.resume_lane('q', 'k', false, false)",
@@ -38,6 +39,11 @@ OPERATE = (
     "SELECT {s}.retry_jobs('q', '{{1}}')",
     "SELECT {s}.assign_ranges('q', 'g', '{{0}}', '{{65535}}', '{{c}}', true)",
     "SELECT {s}.ring_again(NULL)",
+    "INSERT INTO {s}.schedule (queue, name, every, timezone, payload, catch_up) "
+    "VALUES ('q', 'daily', 86400, 'UTC', '1', 'last')",
+    "SELECT {s}.run_schedule('q', 'absent', NULL)",
+    "UPDATE {s}.schedule SET paused = true",
+    "DELETE FROM {s}.schedule",
 )
 WRITES = (
     "UPDATE {s}.job SET payload = '2'",
@@ -58,6 +64,7 @@ WRITES = (
     "SELECT {s}.pick_lanes('q', 10, now())",
     "SELECT {s}.finish_jobs(NULL, '{{1}}', now())",
     "SELECT {s}.drop_cancelled(NULL, '{{k}}', '{{1}}', now())",
+    "SELECT {s}.enqueue_ticks(NULL, '{{1}}', NULL, NULL)",
     "DROP TABLE {s}.job",
 )
 NOT_TO_ENQUEUE = (
@@ -68,6 +75,8 @@ NOT_TO_ENQUEUE = (
     "SELECT payload FROM {s}.job",
     "SELECT count(*) FROM {s}.job",
     "SELECT payload FROM {s}.finished_job",
+    "SELECT payload FROM {s}.schedule",
+    FIRE,
     "SELECT * FROM {s}.lane",
     "SELECT * FROM {s}.bell",
     "SELECT * FROM {s}.job_id",
@@ -96,6 +105,7 @@ NOT_TO_OPERATE = (
     SETTLE,
     "SELECT * FROM {s}.enqueue('q', '{{k}}', '{{1}}')",
     "SELECT {s}.seen_consumer('q', 'g', 'c', 30)",
+    FIRE,
     "DELETE FROM {s}.queue",
 )
 
@@ -163,6 +173,7 @@ async def test_a_role_that_works_claims_and_settles_and_writes_no_table(
         assert await con.fetchval(extend, [lease["r_lease"]], ["k"], [lease["r_place"]]) == 1
         assert "lost" not in await settle(con, log, "q", [rows[0], rows[2]], "free", rows)
         assert await con.fetchval(f"SELECT count(*) FROM {log.sql}.job") == 0
+        assert await con.fetchval(FIRE.format(s=log.sql)) is False
         seen = f"SELECT {log.sql}.seen_consumer('q', 'g', 'c', 30)"
         assert await con.fetchval(seen) == 1
         assert await con.fetchval(f"SELECT {log.sql}.balance_ranges('q', 'g', 0)") == 256

@@ -195,7 +195,7 @@ def _count(messages: int, count_to: int) -> str:
 def print_queues(found: Mapping[str, StoredQueue], *, in_json: bool) -> None:
     """Print a line per queue with the settings that are not the default, or JSON."""
     if in_json:
-        print_json({name: _plain(asdict(each)) for name, each in found.items()})
+        print_json({name: plain(asdict(each)) for name, each in found.items()})
         return
     rows = [
         (name, "paused" if each.is_paused else "", _settings(each)) for name, each in found.items()
@@ -211,12 +211,12 @@ def _settings(queue: StoredQueue) -> str:
         if field.name == "ordering_required":
             told += ["ordering_required"] if value else []
         elif field.name != "poison" and value != getattr(default, field.name):
-            shown = _span(value) if isinstance(value, timedelta) else value
+            shown = span(value) if isinstance(value, timedelta) else value
             told.append(field.name if value is True else f"{field.name}={shown}")
     return ", ".join(told)
 
 
-def _span(span: timedelta) -> str:
+def span(span: timedelta) -> str:
     """Format a time span as the command accepts it."""
     seconds = span.total_seconds()
     for unit, size in {"d": 86_400, "h": 3600, "m": 60}.items():
@@ -379,7 +379,7 @@ def print_queue_report(report: QueueReport) -> None:
 
 def queue_report_as_dict(report: QueueReport) -> dict[str, Any]:
     """Convert the report for JSON, with the reasons."""
-    found: dict[str, Any] = _plain(asdict(report))
+    found: dict[str, Any] = plain(asdict(report))
     found["notes"] = list(report.notes)
     for lane, each in zip(found["lanes"], report.lanes, strict=True):
         lane["why"] = report.reason(each)
@@ -401,12 +401,12 @@ def _join(ranges: Sequence[RangeStats]) -> list[tuple[str, str, str, str]]:
     return [(group, f"{lo}-{hi}", consumer, state) for group, lo, hi, consumer, state in found]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Convert times for JSON: intervals to seconds, moments to text."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in cast("dict[str, Any]", value).items()}
+        return {key: plain(each) for key, each in cast("dict[str, Any]", value).items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in cast("list[Any]", value)]
+        return [plain(each) for each in cast("list[Any]", value)]
     if isinstance(value, timedelta):
         return value.total_seconds()
     return value.isoformat() if hasattr(value, "isoformat") else value

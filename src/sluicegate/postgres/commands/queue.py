@@ -30,6 +30,14 @@ from .output import print_queue_lag as print_lag
 from .output import print_queue_report as print_report
 from .output import queue_report_as_dict as report_as_dict
 from .queue_arguments import queue_options
+from .schedules import (
+    ask_delete_schedule,
+    delete_schedule,
+    list_schedules,
+    pause_schedule,
+    put_schedule,
+    run_schedule,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -130,12 +138,16 @@ async def _alter(options: argparse.Namespace, admin: QueueAdmin) -> int:
 
 
 async def _pause(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    if options.schedule is not None:
+        return await pause_schedule(options, admin)
     await admin.pause(options.queue)
     say(f"{options.queue} is paused; `sluicegate queue resume` continues it")
     return OK
 
 
 async def _resume(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    if options.schedule is not None:
+        return await pause_schedule(options, admin)
     await admin.resume(options.queue)
     say(f"{options.queue} is resumed")
     return OK
@@ -319,6 +331,7 @@ REPORTS: dict[str, Command] = {
     "jobs": _jobs,
     "dead": _jobs,
     "show": _show,
+    "schedules": list_schedules,
 }
 CHANGES: dict[str, Command] = {
     "create": _create,
@@ -335,12 +348,16 @@ CHANGES: dict[str, Command] = {
     "redrive": _redrive,
     "purge": _purge,
     "retain": _retain,
+    "schedule": put_schedule,
+    "unschedule": delete_schedule,
+    "run": run_schedule,
 }
 QUESTIONS: dict[str, Question] = {
     "drop": _ask_drop,
     "unblock": _ask_unblock,
     "cancel": _ask_cancel,
     "purge": _ask_purge,
+    "unschedule": ask_delete_schedule,
 }
 """The confirmation of each command; `None` if nothing is lost."""
 
@@ -349,7 +366,7 @@ GROUP = Group(
     description=(
         "Create and change queues in PostgreSQL; show jobs and why they wait; cancel them or try them "
         "again; continue, park or skip keys, move slots between consumers, enqueue dead letters again, "
-        "delete jobs."
+        "delete jobs; schedule periodic jobs."
     ),
     example=f"sluicegate queue lag {DSN}",
     options=queue_options,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...cli.parser import DSN, age, count, when
@@ -11,6 +12,7 @@ from ..queues.jobs import FINISHED, JOB_STATES
 from ..queues.queries import STATES
 from ..queues.ring import SLOTS
 from ..queues.settings import POISONS, QueueSettings
+from ..queues.ticks import CATCH_UPS, GRACE
 from ..schema.opened import DEFAULT_SCHEMA
 
 if TYPE_CHECKING:
@@ -26,10 +28,14 @@ _TOLD = {
     "KEY": "the key; none for a queue with ordering_required",
     "GROUP": "the group of consumers",
     "PLACE": "the place of a job, as `jobs` lists it",
+    "NAME": "the schedule",
 }
 
 
-_IN_JSON = frozenset({"list", "lag", "lanes", "explain", "jobs", "dead", "show", "cancel", "retry"})
+_IN_JSON = frozenset(
+    {"list", "lag", "lanes", "explain", "jobs", "dead", "show", "cancel", "retry"}
+    | {"schedules", "schedule", "run"}
+)
 
 
 class _Command(NamedTuple):
@@ -98,7 +104,16 @@ _COMMANDS = (
         "delete waiting jobs, kept handled jobs, or dead letters",
         example="mails dead --older-than 30d",
     ),
-    _Command("pause", "stop the delivery of a queue's jobs"),
+    _Command("schedules", "list schedules, or print one with its next ticks", "QUEUE NAME?"),
+    _Command(
+        "schedule",
+        "create or replace a schedule of periodic jobs",
+        "QUEUE NAME",
+        "mails nightly --cron '30 2 * * *' --timezone Europe/Berlin",
+    ),
+    _Command("unschedule", "delete a schedule", "QUEUE NAME", "mails nightly"),
+    _Command("run", "enqueue a job of a schedule now", "QUEUE NAME", "mails nightly"),
+    _Command("pause", "stop the delivery of a queue's jobs, or a schedule"),
     _Command("resume", "end a pause"),
     _Command("retain", "apply the retention settings of queues", "QUEUE?"),
     _Command("drop", "delete a queue with all its kept data"),
@@ -133,13 +148,13 @@ def queue_options(parser: Parser) -> None:
         )
         if each.name == "dead":
             command.set_defaults(state="dead")
-        if each.name in {"jobs", "dead", "show"}:
+        if each.name in {"jobs", "dead", "show", "schedules"}:
             command.add_argument(
                 "--payload", action="store_true", help="print payloads and headers, too"
             )
         if each.name in _IN_JSON:
             command.add_argument("--json", action="store_true", help="print JSON")
-        if each.name in {"unblock", "cancel", "purge", "drop"}:
+        if each.name in {"unblock", "cancel", "purge", "drop", "unschedule"}:
             command.add_argument("--yes", action="store_true", help="do not ask before the change")
 
 
@@ -230,6 +245,15 @@ def _options() -> dict[str, Sequence[_Option]]:
                 "2026-01-31T12:00, or 90m, 12h, 7d ago",
             ),
         ),
+        "schedules": (
+            _limit(count, "list at most N schedules", 100),
+            _option(
+                "--after", metavar="NAME", help="continue behind the page that ended with NAME"
+            ),
+        ),
+        "schedule": _schedule(),
+        "pause": (_SCHEDULE,),
+        "resume": (_SCHEDULE,),
         "retain": (
             _retention("ids", 7, "retention of the ids of enqueued jobs"),
             _retention("clients", 90, "retention of clients and their last numbers"),
@@ -243,6 +267,75 @@ def _options() -> dict[str, Sequence[_Option]]:
 
 
 _KEY = _option("--key", metavar="KEY", help="only those of this key")
+
+
+_SCHEDULE = _option("--schedule", metavar="NAME", help="only this schedule, not the queue")
+
+
+def _schedule() -> tuple[_Option, ...]:
+    return (
+        _option(
+            "--cron",
+            metavar="EXPRESSION",
+            help="minute, hour, day of month, month and day of week, such as '30 2 * * MON-FRI'",
+        ),
+        _option("--every", type=age, metavar="SPAN", help="an interval instead: 30s, 15m, 12h, 7d"),
+        _option(
+            "--timezone",
+            default="UTC",
+            metavar="ZONE",
+            help="the time zone of --cron, such as Europe/Berlin (default: UTC)",
+        ),
+        _option(
+            "--payload",
+            dest="contents",
+            type=_json,
+            metavar="JSON",
+            help="the contents of its jobs (default: null)",
+        ),
+        _option("--key", metavar="KEY", help="the key of its jobs"),
+        _option(
+            "--header",
+            dest="headers",
+            type=_header,
+            action="append",
+            default=[],
+            metavar="NAME=TEXT",
+            help="a header of its jobs; repeatable",
+        ),
+        _option(
+            "--priority",
+            type=int,
+            default=0,
+            metavar="N",
+            help="the priority of its jobs (default: 0)",
+        ),
+        _option(
+            "--catch-up",
+            choices=CATCH_UPS,
+            default="last",
+            help=f"which ticks fire if they are more than {GRACE} s late (default: last)",
+        ),
+        _option(
+            "--paused",
+            action=argparse.BooleanOptionalAction,
+            help="whether it is paused (default: as it is)",
+        ),
+    )
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise argparse.ArgumentTypeError("it must be JSON, such as '{\"n\": 1}'") from None
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise argparse.ArgumentTypeError("it must be NAME=TEXT")
+    return name, value
 
 
 def _page(count: Parse) -> tuple[_Option, ...]:

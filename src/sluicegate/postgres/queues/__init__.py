@@ -2,8 +2,9 @@
 
 The SQL functions are in `schema/migrations/0002_queues.sql`: they lease, settle and end the lanes of
 keys. `sink` and `enqueue` insert jobs; `source` fetches them: `leasing` and `leases` claim lanes,
-`serving` is the open source, `routing` and `ring` give ranges of keys to processes. `admin`,
-`contents`, `settings`, `queries`, `report`, `stats` and `monitor` are for operators.
+`serving` is the open source, `routing` and `ring` give ranges of keys to processes. `firing` enqueues
+the jobs of schedules, at their `ticks`, by the functions of `0003_schedules.sql`. `admin`, `contents`,
+`schedules`, `settings`, `queries`, `report`, `stats` and `monitor` are for operators.
 """
 
 from ..._core.public import publish_all

@@ -21,6 +21,7 @@ from ..schema.opened import DEFAULT_SCHEMA
 from .contents import COUNT_TO, JobAdmin, LaneAdmin
 from .queries import STATES, QueueQueries
 from .routing import RangeAdmin
+from .schedules import ScheduleAdmin
 from .settings import (
     COLUMNS,
     FIXED,
@@ -74,7 +75,8 @@ _DROP_QUEUE = "DELETE FROM {schema}.queue q WHERE q.name = $1"
 class QueueAdmin(SchemaObject):
     """Creates, changes and drops queues, and reports what waits in them and why.
 
-    `keys`, `jobs` and `routing` return objects that operate the keys, jobs and ranges of a queue.
+    `keys`, `jobs`, `schedules` and `routing` return objects that operate the keys, jobs, schedules and
+    ranges of a queue.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
@@ -262,6 +264,10 @@ class QueueAdmin(SchemaObject):
     async def jobs(self, name: str) -> JobAdmin:
         """Return an object that lists the jobs of a queue, and operates them."""
         return JobAdmin(self._access_now, await self._find(name))
+
+    async def schedules(self, name: str) -> ScheduleAdmin:
+        """Return an object that lists the schedules of a queue, and operates them."""
+        return ScheduleAdmin(self._access_now, await self._find(name))
 
     async def routing(self, name: str, group: str) -> RangeAdmin:
         """Return an object that operates the ranges of a group.

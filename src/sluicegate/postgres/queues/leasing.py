@@ -16,7 +16,8 @@ import os
 import secrets
 import socket
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from ..._core import checks
 from ..._core.checks import bad
@@ -29,12 +30,13 @@ from ..schema.contents import WITHOUT_LANE
 from ..schema.opened import check_schema_name, opened_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-    from datetime import timedelta
+    from collections.abc import Callable, Collection, Sequence
 
     from asyncpg.pool import PoolConnectionProxy
 
     from ..client.connections import Connections
+    from .ring import SlotFunction
+    from .ticks import CatchUp
 
 
 # ruff: noqa: S608  # names of the schema, quoted
@@ -53,6 +55,8 @@ WHERE pronamespace = $1::text::regnamespace AND proname IN ('claim_jobs', 'settl
 _NO_QUEUE = "PS010"
 LOST_AMONG = 100
 """Keys and jobs to check for lost jobs; the monitor checks more."""
+MOST_DUE = 1000
+"""The most schedules that are read at a time."""
 _LOCK_NOT_AVAILABLE = "55P03"
 EXTENSIONS = 3
 """Extensions of a lease within its duration, so that two may fail."""
@@ -81,6 +85,22 @@ class LeasedJob(NamedTuple):
     """Milliseconds since the epoch; infinite for an infinite time."""
     is_alone: bool
     """Whether it must be handled by a process without any other lease."""
+
+
+class DueSchedule(NamedTuple):
+    """A schedule whose next tick is due, in seconds since the epoch."""
+
+    name: str
+    cron: str | None
+    every: timedelta | None
+    timezone: str
+    catch_up: CatchUp
+    key: str | None
+    slot_function: SlotFunction
+    revision: int
+    due: int
+    now: int
+    """The server's time."""
 
 
 class LeaseName(NamedTuple):
@@ -272,13 +292,13 @@ class QueueLeases:
         )
         return {lease: (fate, cancelled or ()) for lease, fate, cancelled in rows}
 
-    async def report_alive(self, seconds: float, *, balances: bool, pause: float) -> None:
+    async def report_alive(self, seconds: float, *, balances: bool, pause: float) -> float | None:
         """Record that the consumer is alive for this many seconds, and let automatic ranges move.
 
-        Ranges move at most every `pause` seconds.
+        Ranges move at most every `pause` seconds. Returns the seconds until the next tick of a schedule.
         """
-        await self._fetch(
-            f"SELECT {self._schema}.seen_consumer($1, $2, $3, $4)",
+        ((_, to_tick),) = await self._fetch(
+            f"SELECT {self._schema}.seen_consumer($1, $2, $3, $4), {self._to_tick}",
             self._queue,
             self._group,
             self._consumer,
@@ -288,6 +308,7 @@ class QueueLeases:
             await self._fetch(
                 f"SELECT {self._schema}.balance_ranges($1, $2, $3)", self._queue, self._group, pause
             )
+        return cast("float | None", to_tick)
 
     async def leave(self) -> None:
         """Record that the consumer has ended."""
@@ -329,12 +350,57 @@ class QueueLeases:
         )
         return sum(row[1] for row in rows)
 
-    async def is_paused(self) -> bool:
-        """Return whether an operator has paused the queue."""
+    async def state(self) -> tuple[bool, float | None]:
+        """Return whether an operator has paused the queue, and the seconds until the next tick."""
         rows = await self._fetch(
-            f"SELECT paused FROM {self._schema}.queue WHERE name = $1", self._queue
+            f"SELECT paused, {self._to_tick} FROM {self._schema}.queue WHERE name = $1", self._queue
         )
-        return bool(rows and rows[0][0])
+        return tuple(rows[0]) if rows else (False, None)
+
+    # -- schedules ---------------------------------------------------------------------------------
+
+    @property
+    def _to_tick(self) -> str:
+        return (
+            f"(SELECT extract(epoch FROM min(s.next_at) - {self._schema}.schedule_now())::float8 "
+            f"FROM {self._schema}.schedule s WHERE s.queue = $1 AND NOT s.paused)"
+        )
+
+    async def seconds_to_tick(self) -> float | None:
+        """Return the seconds until the next tick of a schedule; `None` if there is none."""
+        ((seconds,),) = await self._fetch(f"SELECT {self._to_tick}", self._queue)
+        return cast("float | None", seconds)
+
+    async def due_schedules(self) -> list[DueSchedule]:
+        """Return the schedules whose next tick is due."""
+        rows = await self._fetch(
+            "SELECT s.name, s.cron, s.every, s.timezone, s.catch_up, s.key, q.slot_function, "
+            "s.revision, extract(epoch FROM s.next_at)::bigint, floor(extract(epoch FROM n.at))::bigint "
+            f"FROM (SELECT {self._schema}.schedule_now() AS at OFFSET 0) n "
+            f"JOIN {self._schema}.schedule s ON s.queue = $1 AND NOT s.paused AND s.next_at <= n.at "
+            f"JOIN {self._schema}.queue q ON q.name = s.queue ORDER BY s.next_at LIMIT {MOST_DUE}",
+            self._queue,
+        )
+        return [
+            DueSchedule(*row)._replace(every=None if row[2] is None else timedelta(seconds=row[2]))
+            for row in rows
+        ]
+
+    async def fire(
+        self, schedule: DueSchedule, ticks: Sequence[int], following: int | None, slot: int | None
+    ) -> bool:
+        """Enqueue the jobs of these ticks, and set the next one; return whether this call did it."""
+        ((has_fired,),) = await self._fetch(
+            f"SELECT {self._schema}.fire_schedule($1, $2, $3, $4, $5, $6, $7)",
+            self._queue,
+            schedule.name,
+            schedule.revision,
+            schedule.due,
+            ticks,
+            following,
+            slot,
+        )
+        return bool(has_fired)
 
     async def _fetch(self, query: str, *arguments: object) -> Sequence[Any]:
         try:
@@ -411,9 +477,15 @@ def _own_name() -> str:
 class Member:
     """Reports this process to the queue as alive. Automatic ranges of slots follow the members."""
 
-    def __init__(self, queue: QueueLeases, options: QueueOptions) -> None:
+    def __init__(
+        self,
+        queue: QueueLeases,
+        options: QueueOptions,
+        expect_tick: Callable[[float | None], None],
+    ) -> None:
         self._queue = queue
         self._options = options
+        self._expect_tick = expect_tick
         self._is_sticky: bool | None = None
 
     @property
@@ -440,9 +512,10 @@ class Member:
 
     async def tell(self) -> None:
         """Report that this process is alive. Raises errors of the client."""
-        await self._queue.report_alive(
+        to_tick = await self._queue.report_alive(
             self._options.lease, balances=bool(self._is_sticky), pause=REST
         )
+        self._expect_tick(to_tick)
 
     async def leave(self) -> None:
         """End the membership. Raises errors of the client."""

@@ -13,7 +13,15 @@ from ..schema.contents import LOOKED_AT, LOST_JOBS, WITHOUT_LANE
 from .report import QueueReport
 from .ring import gaps
 from .settings import COLUMNS, QueueSettings
-from .stats import LaneStats, MemberStats, OpenTransaction, QueueStats, RangeStats, StoredQueue
+from .stats import (
+    LaneStats,
+    MemberStats,
+    OpenTransaction,
+    QueueStats,
+    RangeStats,
+    ScheduleStats,
+    StoredQueue,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -204,6 +212,12 @@ WHERE r.queue = $1 AND ($2::text IS NULL OR r.grp = $2) ORDER BY r.grp, r.lo
 """
 
 
+SCHEDULES = """
+SELECT s.name, s.paused, extract(epoch FROM s.next_at - {schema}.schedule_now())::float8
+FROM {schema}.schedule s WHERE s.queue = $1 ORDER BY s.paused, s.next_at, s.name LIMIT 1000
+"""
+
+
 class QueueQueries:
     """Queries of one statement each. They suspend, and raise the errors of `SchemaAccess`."""
 
@@ -286,8 +300,20 @@ class QueueQueries:
         why = None if key is None or lanes else await self.why_no_lane(queue, key)
         writer, snapshot = await self.transactions()
         members, ranges = await self.members(queue.name), await self.ranges(queue.name)
+        schedules = [ScheduleStats(*row) for row in await self._access.rows(SCHEDULES, queue.name)]
         return QueueReport(
-            queue, stats, tuple(lanes), tuple(members), tuple(ranges), writer, snapshot, key, why
+            *(
+                queue,
+                stats,
+                tuple(lanes),
+                tuple(members),
+                tuple(ranges),
+                writer,
+                snapshot,
+                key,
+                why,
+            ),
+            schedules=tuple(schedules),
         )
 
     async def members(self, queue: str) -> list[MemberStats]:

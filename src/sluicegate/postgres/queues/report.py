@@ -11,11 +11,19 @@ from .ring import gaps
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .stats import LaneStats, MemberStats, OpenTransaction, QueueStats, RangeStats, StoredQueue
+    from .stats import (
+        LaneStats,
+        MemberStats,
+        OpenTransaction,
+        QueueStats,
+        RangeStats,
+        ScheduleStats,
+        StoredQueue,
+    )
 
 LONG = 30.0
 """Age in seconds from which an open transaction is reported."""
-MOST_GAPS = 3
+MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,8 @@ class QueueReport:
     key: str | None = None
     """The requested key."""
     why_key_has_no_lane: str | None = None
+    schedules: tuple[ScheduleStats, ...] = ()
+    """At most 1,000: those with the next ticks first, and paused ones at the end."""
 
     @property
     def is_routed(self) -> bool:
@@ -111,7 +121,7 @@ class QueueReport:
             yield "the queue is paused: `sluicegate queue resume` continues it"
         if stats.without_lane:
             yield LOST_JOBS % stats.without_lane
-        if not self._live and stats.jobs:
+        if not self._live and (stats.jobs or self.schedules):
             yield self._why_no_consumer()
         if self._is_full:
             yield f"max_in_flight={settings.max_in_flight} leases are in use"
@@ -121,11 +131,28 @@ class QueueReport:
             yield f"{stats.bells} new keys wait in bells that the next claims merge into lanes"
         if stats.next_due is not None:
             yield f"{stats.delayed} jobs are delayed; the next is due in {stats.next_due:.0f} s"
+        yield from self._notes_of_schedules()
         if settings.ordering_required and (settings.sticky or self.ranges):
             yield "ordering_required makes sticky routing and its ranges inactive"
         if self.is_routed:
             yield from self._notes_of_ranges()
         yield from self._notes_of_transactions()
+
+    def _notes_of_schedules(self) -> Iterator[str]:
+        paused = [each.name for each in self.schedules if each.is_paused]
+        for each in self.schedules[:1]:
+            if not each.is_paused and each.due_in is not None:
+                when = f"in {each.due_in:.0f} s"
+                if each.due_in < 0:
+                    when = f"{-each.due_in:.0f} s overdue: a consumer fires it"
+                yield f"the next tick of the schedule {each.name} is {when}"
+        if paused:
+            told = ", ".join(paused[:MOST_NAMED])
+            more = f" and {len(paused) - MOST_NAMED} more" if len(paused) > MOST_NAMED else ""
+            yield (
+                f"paused schedules: {told}{more}; `sluicegate queue resume` with --schedule "
+                "continues one"
+            )
 
     def _why_no_consumer(self) -> str:
         if not self.members:
@@ -141,8 +168,8 @@ class QueueReport:
             ranges = [each for each in self.ranges if each.group == group]
             found = list(gaps((each.lo, each.hi) for each in ranges))
             if found:
-                told = ", ".join(f"{lo}-{hi}" for lo, hi in found[:MOST_GAPS])
-                more = f" and {len(found) - MOST_GAPS} more" if len(found) > MOST_GAPS else ""
+                told = ", ".join(f"{lo}-{hi}" for lo, hi in found[:MOST_NAMED])
+                more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
                 yield f"group {group}: no consumer owns the slots {told}{more}"
             reasons = (each.why_not_served for each in ranges)
             for why in dict.fromkeys(why for why in reasons if why is not None):

@@ -33,6 +33,7 @@ from ..._core.runtime.threads import close_within
 from ..._core.text import text_of
 from ..records.source import RETRY_TO, Serving, logger
 from ..schema.contents import LOST_JOBS
+from .firing import Firing
 from .leases import RETURNED, LeaseBook, LeaseMove
 from .leasing import Member, Settlement
 
@@ -72,7 +73,8 @@ class OpenQueue(Serving):
         self._queue = queue
         self._options = options
         self._book = LeaseBook(options.queue)
-        self._member = Member(queue, options)
+        self._firing = Firing(queue, clock)
+        self._member = Member(queue, options, self._firing.expect)
         self._claimer = Claimer(queue, self._book, options, clock)
         self._due_at = math.inf
         """The time at which a job that was put back here is due."""
@@ -88,7 +90,8 @@ class OpenQueue(Serving):
 
     def _background(self) -> Sequence[Coroutine[None, None, None]]:
         self._host.assigned({})  # a consumer without jobs is also ready
-        return self._keep(), self._stay(), self._settle_locked()
+        firing = self._firing.run(self._attempt, self.news.fire)
+        return self._keep(), self._stay(), self._settle_locked(), firing
 
     # -- the tasks ---------------------------------------------------------------------------------
 
@@ -195,7 +198,8 @@ class OpenQueue(Serving):
         return True
 
     async def _note_state(self) -> None:
-        is_paused = await self._queue.is_paused()
+        is_paused, to_tick = await self._queue.state()
+        self._firing.expect(to_tick)
         self._troubles.note("pause", _PAUSED if is_paused else None)
         if self._clock.now() >= self._lost_at:
             await self._note_lost()

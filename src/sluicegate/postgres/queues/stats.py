@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..records.access import OpenAppender
 
@@ -139,6 +139,15 @@ class RangeStats:
             return None
         seen = "was never seen" if self.seen is None else f"was last seen {self.seen:.0f} s ago"
         return f"its consumer {self.consumer} {seen}"
+
+
+class ScheduleStats(NamedTuple):
+    """A schedule, and when its next tick is due."""
+
+    name: str
+    is_paused: bool
+    due_in: float | None
+    """Seconds until its next tick; negative if it is overdue, `None` if it has none."""
 
 
 class OpenTransaction(OpenAppender):

@@ -60,9 +60,9 @@ async def install_streams(
         read: roles that may read messages.
         subscribe: roles that may read messages and store positions of subscriptions.
         enqueue: roles that may enqueue jobs, but not read or claim them.
-        work: roles that may read queues, and claim and settle jobs.
-        operate: roles that may read queues, create and change them, resume and park keys, and
-            cancel, retry, redrive and purge jobs.
+        work: roles that may read queues, claim and settle jobs, and fire schedules.
+        operate: roles that may read queues, create and change them and their schedules, resume and
+            park keys, and cancel, retry, redrive and purge jobs.
         dry_run: execute nothing.
 
     Returns:

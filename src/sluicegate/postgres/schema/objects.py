@@ -57,6 +57,7 @@ _KEYS = {
     "ring_range": {"ring_range_pkey": "PRIMARY KEY (queue, grp, lo)"},
     "queue_member": {"queue_member_pkey": "PRIMARY KEY (queue, grp, consumer)"},
     "queue_group": {"queue_group_pkey": "PRIMARY KEY (queue, grp)"},
+    "schedule": {"schedule_pkey": "PRIMARY KEY (queue, name)"},
 }
 """The keys of each table that the migrations create; a test compares them with the catalogs. Checks
 and foreign keys only guard against our own bugs.

@@ -4,10 +4,11 @@
    except those that the database sets: position, slot, category and time. A role that enqueues does
    the same with jobs, and cannot read payloads or places.
 2. A subscriber also reads, and writes the tables of subscriptions. It cannot delete messages.
-3. A worker reads the tables of queues, and changes them only through functions under its leases.
+3. A worker reads the tables of queues, and changes them only through functions under its leases. It
+   fires due schedules, also through a function: the job's contents are those that are stored.
 4. An operator also reads them, and has its own functions. It creates and changes queues, sets
-   whether ranges are automatic, and deletes stored ids of jobs and numbers of clients. Only the
-   owner can drop a queue.
+   whether ranges are automatic, writes schedules, and deletes stored ids of jobs and numbers of
+   clients. Only the owner can drop a queue.
 5. Migrations, retention and everything else are reserved for the owner.
 """
 
@@ -67,9 +68,9 @@ _READ_QUEUES = (
     *(Grant("SEQUENCE", ("SELECT",), each) for each in ("job_place", "job_lease")),
     *_tables(
         *("queue", "job", "lane", "bell", "finished_job", "job_id", "queue_client"),
-        *("queueing_lock", "ring_range", "queue_member", "queue_group"),
+        *("queueing_lock", "ring_range", "queue_member", "queue_group", "schedule"),
     ),
-    *_functions("ring_slot"),
+    *_functions("ring_slot", "schedule_now"),
 )
 GRANTS: Mapping[Rights, tuple[Grant, ...]] = {
     "append": (
@@ -101,14 +102,15 @@ GRANTS: Mapping[Rights, tuple[Grant, ...]] = {
     "work": (
         *_READ_QUEUES,
         *_functions("claim_jobs", "settle_jobs", "extend_leases"),
-        *_functions("seen_consumer", "left_consumer", "balance_ranges"),
+        *_functions("seen_consumer", "left_consumer", "balance_ranges", "fire_schedule"),
     ),
     "operate": (
         *_READ_QUEUES,
         *_tables("queue", "queue_group", privileges=("INSERT", "UPDATE")),
+        *_tables("schedule", privileges=("INSERT", "UPDATE", "DELETE")),
         *_tables("job_id", "queue_client", privileges=("DELETE",)),
         *_functions("resume_lane", "park_lane", "resume_loose", "redrive_jobs"),
-        *_functions("cancel_jobs", "retry_jobs"),
+        *_functions("cancel_jobs", "retry_jobs", "run_schedule"),
         *_functions("purge_finished", "purge_waiting", "assign_ranges", "ring_again"),
     ),
 }

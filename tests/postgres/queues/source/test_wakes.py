@@ -68,10 +68,10 @@ async def test_a_job_that_comes_while_the_queue_is_looked_at_after_an_empty_clai
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No claim has seen it, and the following wait begins after its notification."""
-    is_paused, looked, goes_on = QueueLeases.is_paused, asyncio.Event(), asyncio.Event()
+    state, looked, goes_on = QueueLeases.state, asyncio.Event(), asyncio.Event()
 
-    async def slow(leases: QueueLeases) -> bool:
-        found = await is_paused(leases)
+    async def slow(leases: QueueLeases) -> tuple[bool, float | None]:
+        found = await state(leases)
         looked.set()
         await goes_on.wait()
         return found
@@ -88,7 +88,7 @@ async def test_a_job_that_comes_while_the_queue_is_looked_at_after_an_empty_clai
         assert source._serving is not None
         news = source._serving.news
         await counted(news, 1)  # it listens
-        monkeypatch.setattr(QueueLeases, "is_paused", slow)
+        monkeypatch.setattr(QueueLeases, "state", slow)
         fetching = asyncio.create_task(source.fetch([], 10))
         await looked.wait()
         await made.enqueue("k", 1)
