@@ -461,7 +461,8 @@ async def test_objects_have_the_names_of_their_fields(
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text("abc\u20ac\U0001f600"),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text("xyz"), inner),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("xyz"), inner, max_size=4),
+    max_leaves=12,
 )
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(),
@@ -476,7 +477,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "time without time zone": st.times(),
     "interval": st.timedeltas(timedelta(-9999), timedelta(9999)),
     "uuid": st.uuids(),
-    "jsonb": st.lists(JSON) | st.dictionaries(st.text("xyz"), JSON),
+    "jsonb": st.lists(JSON, max_size=4) | st.dictionaries(st.text("xyz"), JSON, max_size=4),
 }
 
 
@@ -485,7 +486,7 @@ def test_what_is_inferred_from_values_stores_them_and_reads_back_equal(
     embedded_postgres: EmbeddedPostgres, kind: str
 ) -> None:
     @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow], deadline=None)
-    @given(st.lists(VALUES[kind], min_size=1, max_size=60))
+    @given(st.lists(VALUES[kind], min_size=1, max_size=30))
     def store(values: list[Any]) -> None:
         asyncio.run(_store(embedded_postgres.dsn, kind, values))
 
