@@ -26,11 +26,12 @@ import importlib.machinery
 import sys
 
 CORE = {"sluicegate", "pyspark_sluicegate", "tenacity", "typing_extensions", *sys.stdlib_module_names}
+BUILT = "_sysconfigdata_"  # a part of the standard library, named after the machine
 
 class Core:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] not in CORE:
+        if name.partition(".")[0] not in CORE and not name.startswith(BUILT):
             return None
         return importlib.machinery.PathFinder.find_spec(name, path, target)
 

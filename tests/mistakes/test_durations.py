@@ -14,6 +14,7 @@ import inspect
 import re
 import warnings
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pytest
@@ -36,8 +37,10 @@ from sluicegate.postgres import (
     PostgresSink,
     QueueAdmin,
     StreamReader,
+    SubscriptionAdmin,
     SyncStreamReader,
 )
+from sluicegate.postgres.queues.schedules import ScheduleAdmin
 from sluicegate.sinks import MemorySink
 from sluicegate.spark import register
 from sluicegate.testing import FakeClock
@@ -149,6 +152,12 @@ def _admin(name: str) -> Callable[[int], Any]:
     return lambda n: QueueAdmin(DSN).create("mails", **cast("Any", {name: n}))
 
 
+async def _put(every: int) -> None:
+    queue = SimpleNamespace(name="q", settings=SimpleNamespace(slot_function="sha256"))
+    with contextlib.suppress(AttributeError):  # after the checks
+        await ScheduleAdmin(cast("Any", None), cast("Any", queue)).put("s", every=every)
+
+
 def _environment(name: str) -> Callable[[int], Any]:
     def read(n: int) -> Any:
         with pytest.MonkeyPatch.context() as patch:
@@ -192,6 +201,8 @@ CALLS: dict[str, Callable[[int], Any]] = {
         _source(), retry=RetryPolicy(max_retry_after=n)
     ),
     "run(patience=)": lambda n: run(_main(), patience=n),
+    "ScheduleAdmin.put(every=)": _put,
+    "SubscriptionAdmin.stopped(seconds=)": lambda n: SubscriptionAdmin(DSN).stopped(seconds=n),
     "QueueAdmin.create(keep_done=)": _admin("keep_done"),
     "QueueAdmin.create(keep_dead=)": _admin("keep_dead"),
     "StreamReader.follow(timeout=)": lambda n: StreamReader(cast("Any", None)).follow(timeout=n),
@@ -238,7 +249,7 @@ MADE_BY_US = {
     "Observer.on_retry", "OldestRecord", "OpenTelemetryObserver.on_flushed",
     "OpenTelemetryObserver.on_retry", "PipelineReport", "PrometheusObserver.on_flushed",
     "PrometheusObserver.on_retry", "QueueStats", "ShutdownReport", "SlotStats", "Stats",
-    "StoppedJob", "ThrottledError", "Unfinished", "UnitReport", "Unread",
+    "Schedule", "StoppedJob", "ThrottledError", "Unfinished", "UnitReport", "Unread",
     "Backlog",
 }  # fmt: skip
 """Reports, errors and calls of observers, whose durations are for the program to read."""

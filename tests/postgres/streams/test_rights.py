@@ -51,7 +51,7 @@ _WITHIN_QUEUES = (
     *("ring", "merge_bells", "make_lanes", "make_new_lanes", "enter_due", "open_ranges"),
     *("pick_lanes", "pick_sticky_lanes"),
     *("jobs_of_lane", "live_leases", "pick_loose", "pass_jobs", "finish_jobs", "bury_job"),
-    *("drop_cancelled", "is_cancelled"),
+    *("drop_cancelled", "is_cancelled", "enqueue_ticks"),
     *("give_up", "lost_too_often", "settle_loose", "give_up_loose", "place_of_least", "move_part"),
     *("lease_base", "free_locks", "delete_job", "keep_lanes", "due_priority", "live_of"),
 )
