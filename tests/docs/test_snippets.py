@@ -69,6 +69,7 @@ TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {
     "how-to/use-with-flask.md": (),
     "how-to/write-to-a-file.md": ("dsn",),
     "how-to/write-to-http.md": ("token",),
+    "how-to/use-a-schema-registry.md": (),
     "how-to/write-to-kafka.md": ("password",),
     "how-to/write-to-nats.md": (),
     "how-to/write-to-objects.md": (),

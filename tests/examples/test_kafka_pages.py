@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from sluicegate.batcher import LoopClock
-    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres, EmbeddedRegistry
 
 PAGE = "how-to/consume-from-kafka.md"
 TIMES: dict[str, Any] = {"session_timeout": 6.0, "rebalance_timeout": 12.0}
@@ -39,6 +39,7 @@ TIMES: dict[str, Any] = {"session_timeout": 6.0, "rebalance_timeout": 12.0}
 def kafka(embedded_kafka: EmbeddedKafka) -> EmbeddedKafka:
     """A broker with the topics of the programs."""
     embedded_kafka.create_topic("orders")
+    embedded_kafka.create_topic("avro-orders")
     embedded_kafka.create_topic("payments")
     embedded_kafka.create_topic("shipments", partitions=2)
     embedded_kafka.create_topic("shipments-dead")
@@ -66,6 +67,13 @@ def test_payments_reach_postgresql(
 def test_orders_reach_a_topic(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(load("orders_to_kafka").main(kafka.bootstrap))
     assert capsys.readouterr().out == printed_on("how-to/write-to-kafka.md")[0]
+
+
+def test_orders_in_avro(
+    kafka: EmbeddedKafka, embedded_registry: EmbeddedRegistry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(load("avro_topics").main(kafka.bootstrap, embedded_registry.url))
+    assert [capsys.readouterr().out] == printed_on("how-to/use-a-schema-registry.md")
 
 
 async def test_positions_are_stored_on_demand(kafka: EmbeddedKafka, real_clock: LoopClock) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import beside, clients, keys, parts, pipe, pipe_parts, sink, source
+from . import avro, beside, clients, keys, parts, pipe, pipe_parts, sink, source
 
 CASES = (
     source.CASE,
@@ -12,5 +12,6 @@ CASES = (
     *beside.CASES,
     *pipe.CASES,
     pipe_parts.CASE,
+    avro.CASE,
     sink.CASE,
 )

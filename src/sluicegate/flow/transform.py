@@ -24,6 +24,7 @@ from .._core.checks import in_seconds
 from .._core.classify import classified
 from .._core.delivery.pacing import asked_wait
 from .._core.errors import ErrorClass
+from .._core.loading import NotLoaded, called
 from .._core.logs import for_log, log_safely
 from .._core.runtime.cuts import is_cut
 from .._core.runtime.loops import Exit
@@ -74,7 +75,7 @@ class FlowSteps(NamedTuple):
         """Return the rows of a message, in one attempt. Raises the errors of the transform."""
         if self.transform is None:
             return [message.record]
-        return await rows_of_answer(self.transform(message))
+        return await rows_of_answer(await called(self.transform, message))
 
 
 _PASSING = frozenset(
@@ -164,9 +165,9 @@ class Transformer:
         """Retry as long as the error is temporary; `error` is that of the first attempt."""
         tries = counted = 0
         while True:
-            if error is None:
+            if error is None or isinstance(error, NotLoaded):
                 try:
-                    return await rows_of_answer(self._transform(message))
+                    return await rows_of_answer(await called(self._transform, message))
                 except (Exception, asyncio.CancelledError) as raised:
                     error = raised
             error = of_raised(error)

@@ -33,6 +33,7 @@ from .virtual_loop import WouldHang
 if TYPE_CHECKING:
     from ..http.elasticsearch.server import EmbeddedOpenSearch, embedded_opensearch
     from ..kafka.server import EmbeddedKafka, embedded_kafka
+    from ..kafka.values.server import EmbeddedRegistry, embedded_registry
     from ..nats.server import EmbeddedNats, embedded_nats
     from ..postgres.server import EmbeddedPostgres, embedded_postgres
 else:
@@ -41,6 +42,7 @@ else:
         {
             ".http.elasticsearch.server": ["EmbeddedOpenSearch", "embedded_opensearch"],
             ".kafka.server": ["EmbeddedKafka", "embedded_kafka"],
+            ".kafka.values.server": ["EmbeddedRegistry", "embedded_registry"],
             ".nats.server": ["EmbeddedNats", "embedded_nats"],
             ".postgres.server": ["EmbeddedPostgres", "embedded_postgres"],
         },
@@ -54,6 +56,7 @@ __all__ = [
     "EmbeddedNats",
     "EmbeddedOpenSearch",
     "EmbeddedPostgres",
+    "EmbeddedRegistry",
     "EmbeddedUnavailable",
     "FakeClock",
     "FakeSink",
@@ -69,6 +72,7 @@ __all__ = [
     "embedded_nats",
     "embedded_opensearch",
     "embedded_postgres",
+    "embedded_registry",
     "fail",
     "hang",
     "ignore_cancel",

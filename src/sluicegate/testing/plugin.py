@@ -1,5 +1,5 @@
 """The pytest plugin: fixtures `fake_clock`, `real_clock`, `embedded_postgres`,
-`embedded_opensearch`, `embedded_kafka` and `embedded_nats`.
+`embedded_opensearch`, `embedded_kafka`, `embedded_nats` and `embedded_registry`.
 
 An `async def` test that uses `fake_clock`, directly or through a fixture, runs on that clock's
 virtual loop, also under pytest-asyncio and anyio (the rules are in `on_clock`). A test that uses
@@ -23,7 +23,13 @@ from .servers.require import there_or_skip
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from . import EmbeddedKafka, EmbeddedNats, EmbeddedOpenSearch, EmbeddedPostgres
+    from . import (
+        EmbeddedKafka,
+        EmbeddedNats,
+        EmbeddedOpenSearch,
+        EmbeddedPostgres,
+        EmbeddedRegistry,
+    )
 
 
 @pytest.fixture
@@ -103,6 +109,18 @@ def embedded_nats() -> Iterator[EmbeddedNats]:
     from . import embedded_nats as start
 
     with there_or_skip("nats", start()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def embedded_registry() -> Iterator[EmbeddedRegistry]:
+    """A schema registry for the whole test run.
+
+    Skips if it is not available, unless `SLUICEGATE_REQUIRE` names it (`registry`).
+    """
+    from . import embedded_registry as start
+
+    with there_or_skip("registry", start()) as server:
         yield server
 
 

@@ -31,6 +31,7 @@ from ..._core import checks
 from ..._core.checks import accepts, bad
 from ..._core.classify import caused, classified
 from ..._core.errors import ErrorClass
+from ..._core.loading import NotLoaded, called
 from ..._core.logs import for_log, log_safely
 from ..._core.park_store import ParkedRecord
 from ..._core.source import UndecodableRecord
@@ -121,13 +122,16 @@ def error_of_decoding(record: SourceRecord) -> UndecodableError | None:
 async def before(steps: Sequence[Step], message: Message) -> object:
     """Run the steps of a message; return the result that settles it, or `None` to continue."""
     for step in steps:
-        answer = step(message)
-        if answer is None:
-            continue
-        if inspect.isawaitable(answer):
-            answer = await answer
+        try:
+            answer = step(message)
             if answer is None:
                 continue
+            if inspect.isawaitable(answer):
+                answer = await answer
+        except NotLoaded:
+            answer = await called(step, message)
+        if answer is None:
+            continue
         if not isinstance(answer, _RESULTS):
             told = f"a step returned a {type(answer).__name__}; return None to go on, or a result"
             raise ResultTypeError(told)

@@ -14,6 +14,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..._core import checks
+from ..._core.loading import NotLoaded
 from ..._core.text import repr_of
 from ..._core.trace_context import unless_given
 from ..._core.values.encoding import all_to_json, getter, item_error, to_json
@@ -68,10 +69,12 @@ class RecordMaker:
         """The parts of all items' records; `keys` are the batcher's, used if there is no key
         function.
 
-        Does not suspend.
+        Does not suspend. Raises `NotLoaded` if a function needs a schema that is not loaded.
         """
         try:
             return self._all(range(len(items)), items, keys)
+        except NotLoaded:
+            raise
         except Exception:
             return self._each(items, keys)
 
@@ -109,6 +112,8 @@ class RecordMaker:
         for index, item in enumerate(items):
             try:
                 good.append(self._all((index,), (item,), None if keys is None else (keys[index],)))
+            except NotLoaded:
+                raise
             except Exception as error:
                 errors[index] = item_error("cannot become a record", error)
         return _join(good, errors)

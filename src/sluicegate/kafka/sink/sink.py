@@ -13,6 +13,7 @@ from ..._core.batch import RowBatch
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ClosedError, ConfigError, PositionLost, RefusedError
 from ..._core.keywords import known_arguments
+from ..._core.loading import called
 from ..._core.logs import for_log, log_safely
 from ..._core.opening import Openable
 from ..._core.positions import PositionUnit
@@ -237,7 +238,8 @@ class KafkaSink(Openable):
         from .write import KafkaWrite
 
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
-        columns = with_trace(self._maker.columns(items, batch.keys), item_traces(batch))
+        made = await called(partial(self._maker.columns, items), batch.keys)
+        columns = with_trace(made, item_traces(batch))
         return await KafkaWrite(
             producer,
             sent_items,

@@ -53,7 +53,7 @@ class JavaServer(ServerProgram):
     def __init__(
         self, name: str, heap: str, *, flags: Sequence[str] = (), classpath: Path | None = None
     ) -> None:
-        java = _java()
+        java = find_java()
         jars = classpath or _jars(f"{name.lower()}.xml")
         program = program_of(java, PROGRAMS / f"{name}.java", jars)
         self._program = [java, f"-Xms{heap}", f"-Xmx{heap}", *_FLAGS, *flags, *program]
@@ -64,7 +64,7 @@ class JavaServer(ServerProgram):
         super().configure([*self._program, *command])
 
 
-def _java() -> str:
+def find_java() -> str:
     """Find the program `java`, in `JAVA_HOME` or on the path."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else None
