@@ -37,6 +37,7 @@ SPARK = Path(__file__).parent / "spark"
 SHARING = {
     "tests/spark/": "one Spark session",
     "tests/kafka/": "two Kafka brokers",
+    "tests/clusters/": "a Kafka cluster",
     "tests/clickhouse/": "an old ClickHouse",
     "tests/conformance/test_http_sinks.py": "one OpenSearch",
     "tests/examples/test_examples.py": "one OpenSearch",

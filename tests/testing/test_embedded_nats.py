@@ -129,7 +129,7 @@ async def test_limits_of_jetstream_come_from_the_configuration(real_clock: LoopC
             context = client.jetstream()
             with pytest.raises(APIError, match="insufficient storage"):
                 await context.add_stream(name="large", max_bytes=2 << 20)
-        assert (server._server.home / "data" / "jetstream").is_dir()
+        assert (server._servers[0].home / "data" / "jetstream").is_dir()
 
 
 def test_another_folder_for_the_data_is_refused() -> None:

@@ -1,9 +1,13 @@
-"""A real Apache Kafka for tests, one node (broker and controller), from its jars; also runs as
-root.
+"""A real Apache Kafka for tests from its jars, one node or several (each broker and controller);
+also runs as root.
 
 `SLUICEGATE_KAFKA_HOME` names an unpacked Kafka, 4.0 or newer, whose jars are used instead.
 `SLUICEGATE_KAFKA_BOOTSTRAP` names a running broker, which is used as it is: nothing is started, and
 the broker can be neither stopped nor killed here.
+
+With several nodes every topic, internal ones included, has up to three replicas, and a write with
+`acks=all` needs two of them. A partition whose leader is killed or frozen has a new one after the
+broker's session, 2 s; if that node led the controllers too, about 3 s later.
 """
 
 from __future__ import annotations
@@ -12,9 +16,11 @@ import asyncio
 import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from .._core import checks
 from .._core.extras import missing
 from .._core.public import publish
 from ..testing.servers.java import JavaServer
@@ -22,11 +28,16 @@ from ..testing.servers.program import EmbeddedServer, free_port
 from ..testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Coroutine, Generator, Mapping, Sequence
+
+T = TypeVar("T")
+
+_REPLICAS = 3
+_ANSWER_SECONDS = 30.0
 
 
 class EmbeddedKafka(EmbeddedServer):
-    """One Kafka node on loopback, with its own data and no security.
+    """Kafka nodes on loopback, with their own data and no security.
 
     Created by `embedded_kafka`. `kill` ends it at once, as a crash would; `start` or `restart`
     start it again on the same data and port. All methods block, for seconds: call them through
@@ -36,12 +47,14 @@ class EmbeddedKafka(EmbeddedServer):
     frozen: that raises `EmbeddedUnavailable`.
     """
 
-    def __init__(self, settings: Mapping[str, str], heap: str) -> None:
+    def __init__(self, settings: Mapping[str, str], heap: str, brokers: int = 1) -> None:
         outside = os.environ.get("SLUICEGATE_KAFKA_BOOTSTRAP")
-        port = free_port()
-        self._own = None if outside else _node(port, settings, heap)
-        self.bootstrap = outside or f"127.0.0.1:{port}"
-        """The bootstrap address, `host:port`. Stays the same across restarts."""
+        self._ports = [free_port() for _ in range(brokers)]
+        self._own = None if outside else _nodes(self._ports, settings, heap)
+        self.replicas = 1 if outside else min(brokers, _REPLICAS)
+        """The replication factor of topics."""
+        self.bootstrap = outside or ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        """The addresses, `host:port`, separated by commas. Stay the same across restarts."""
 
     @property
     def is_ours(self) -> bool:
@@ -50,13 +63,13 @@ class EmbeddedKafka(EmbeddedServer):
 
     @property
     def pid(self) -> int | None:
-        """The server's process id; `None` while it is down, and for an external broker."""
-        return None if self._own is None else self._own.pid
+        """The first node's process id; `None` while it is down, and for an external broker."""
+        return None if self._own is None else self._own[0].pid
 
     def create_topic(
         self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
-        """Create a topic with replication factor 1; return when clients can see it.
+        """Create a topic with as many replicas as `replicas` says; return when clients can see it.
 
         Needs `aiokafka`.
 
@@ -70,16 +83,76 @@ class EmbeddedKafka(EmbeddedServer):
             aiokafka.errors.BrokerResponseError: the broker refused it, with
                 `TopicAlreadyExistsError` for example.
         """
-        creating = _create_topic(self.bootstrap, name, partitions, settings or {})
-        with ThreadPoolExecutor(1) as beside:  # the caller's thread may have a running loop
-            beside.submit(asyncio.run, creating).result()
+        _run(_create_topic(self.bootstrap, name, partitions, self.replicas, settings or {}))
+
+    def leader_of(self, topic: str, partition: int = 0) -> int:
+        """Return the number of the node that leads a partition; wait until there is one.
+
+        Args:
+            topic: such as `__consumer_offsets` or `__transaction_state`, whose leaders are the
+                coordinators.
+            partition: its number.
+
+        Raises:
+            TimeoutError: no leader is known after 30 s.
+        """
+        leader: int = self._ask("leader_of", topic, partition)
+        return leader
+
+    def in_sync(self, topic: str, partition: int = 0) -> set[int]:
+        """Return the numbers of the nodes whose replicas of a partition are in sync.
+
+        Args:
+            topic: as in `leader_of`.
+            partition: its number.
+
+        Raises:
+            TimeoutError: no node answers within 30 s.
+        """
+        replicas: set[int] = self._ask("in_sync", topic, partition)
+        return replicas
+
+    def move_leader(self, topic: str, partition: int = 0, to: int | None = None) -> int:
+        """Make another in-sync replica the leader by a preferred election; return its number.
+
+        Args:
+            topic: as in `leader_of`.
+            partition: its number.
+            to: the number of the new leader; by default the next running node.
+
+        Raises:
+            TimeoutError: it does not lead after 30 s.
+        """
+        if to is None:
+            now, running = self.leader_of(topic, partition), self.running
+            to = next((each for each in running if each > now), running[0])
+        leader: int = self._ask("move_leader", topic, partition, to)
+        return leader
+
+    def kill_controller(self) -> int:
+        """Kill the node that leads the controllers; return its number.
+
+        Raises:
+            TimeoutError: no controller leads after 30 s.
+        """
+        node: int = self._ask("controller")
+        self.kill(node)
+        return node
+
+    def _ask(self, question: str, *arguments: Any) -> Any:
+        """Ask the first running node until there is an answer."""
+        from . import cluster
+
+        port = self._ports[self.running[0] - 1]
+        ask: Any = partial(getattr(cluster, question), port, *arguments)
+        return _run(cluster.until(ask, _ANSWER_SECONDS))
 
     def close(self) -> None:
         """Kill the server and remove its data, unless the broker is external. Idempotent."""
         if self._own is not None:
-            self._own.close()
+            super().close()
 
-    def _program(self) -> JavaServer:
+    def _programs(self) -> Sequence[JavaServer]:
         if self._own is None:
             raise EmbeddedUnavailable(
                 "SLUICEGATE_KAFKA_BOOTSTRAP names an external broker, which cannot be started, "
@@ -91,17 +164,16 @@ class EmbeddedKafka(EmbeddedServer):
         return f"EmbeddedKafka(bootstrap={self.bootstrap!r}, pid={self.pid})"
 
 
-def _node(port: int, settings: Mapping[str, str], heap: str) -> JavaServer:
+def _nodes(ports: Sequence[int], settings: Mapping[str, str], heap: str) -> list[JavaServer]:
     home = os.environ.get("SLUICEGATE_KAFKA_HOME")
-    node = JavaServer("Kafka", heap, classpath=Path(home) / "libs" if home else None)
-    controller = free_port()
+    controllers = {number: free_port() for number, _ in enumerate(ports, 1)}
+    voters = (f"{number}@127.0.0.1:{port}" for number, port in controllers.items())
+    replicas = min(len(ports), _REPLICAS)
+    in_sync = str(min(replicas, 2))
     ours = {
         "process.roles": "broker,controller",
-        "node.id": "1",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
         "controller.listener.names": "CONTROLLER",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "log.dirs": str(node.home / "data"),
+        "controller.quorum.voters": ",".join(voters),
         # otherwise, records with old timestamps would be deleted within five minutes
         "log.retention.ms": "-1",
         # until then the controller considers a killed broker alive, and admits no other one
@@ -109,22 +181,37 @@ def _node(port: int, settings: Mapping[str, str], heap: str) -> JavaServer:
         "broker.heartbeat.interval.ms": "200",
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
+        "min.insync.replicas": in_sync,
         "offsets.topic.num.partitions": "1",
-        "offsets.topic.replication.factor": "1",
+        "offsets.topic.replication.factor": str(replicas),
         "transaction.state.log.num.partitions": "1",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": in_sync,
         "share.coordinator.state.topic.num.partitions": "1",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": str(replicas),
+        "share.coordinator.state.topic.min.isr": in_sync,
     }
-    both = {**ours, **settings}
-    node.configure([str(node.home), *(f"{name}={value}" for name, value in both.items())])
-    return node
+    nodes: list[JavaServer] = []
+    for (number, controller), port in zip(controllers.items(), ports, strict=True):
+        node = JavaServer("Kafka", heap, classpath=Path(home) / "libs" if home else None)
+        own = {
+            "node.id": str(number),
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+            "log.dirs": str(node.home / "data"),
+        }
+        given = {**ours, **own, **settings}
+        node.configure([str(node.home), *(f"{name}={value}" for name, value in given.items())])
+        nodes.append(node)
+    return nodes
+
+
+def _run(asking: Coroutine[Any, Any, T]) -> T:
+    with ThreadPoolExecutor(1) as beside:  # the caller's thread may have a running loop
+        return beside.submit(asyncio.run, asking).result()
 
 
 async def _create_topic(
-    bootstrap: str, name: str, partitions: int, settings: Mapping[str, str]
+    bootstrap: str, name: str, partitions: int, replicas: int, settings: Mapping[str, str]
 ) -> None:
     try:
         from aiokafka import AIOKafkaProducer  # pyright: ignore[reportMissingTypeStubs]
@@ -137,7 +224,7 @@ async def _create_topic(
     await admin.start()
     try:
         answer: Any = await admin.create_topics(
-            [NewTopic(name, partitions, 1, topic_configs=dict(settings))]
+            [NewTopic(name, partitions, replicas, topic_configs=dict(settings))]
         )
     finally:
         await admin.close()
@@ -151,23 +238,26 @@ async def _create_topic(
 
 @contextlib.contextmanager
 def embedded_kafka(
-    settings: Mapping[str, str] | None = None, *, heap: str = "256m"
+    settings: Mapping[str, str] | None = None, *, brokers: int = 1, heap: str = "256m"
 ) -> Generator[EmbeddedKafka, None, None]:
     """Start an Apache Kafka broker on loopback; kill it and remove its data when the context ends.
 
-    Blocks while starting, about four seconds; the first time also while Maven fetches its jars (43
-    MB) into the user's cache folder. If this process ends without leaving the context, by SIGTERM,
-    SIGKILL or a crash, server and data are removed too.
+    Blocks while starting, about four seconds, for three brokers about ten; the first time also
+    while Maven fetches its jars (43 MB) into the user's cache folder. If this process ends without
+    leaving the context, by SIGTERM, SIGKILL or a crash, server and data are removed too.
 
     Args:
         settings: broker settings by name, none by default, such as `{"message.max.bytes": "2000"}`.
-        heap: the server's memory, in the form of Java's `-Xmx`.
+        brokers: the number of nodes, each of them broker and controller. With three, two have to be
+            up, topics have three replicas, and a write with `acks=all` needs two of them.
+        heap: the memory of each node, in the form of Java's `-Xmx`.
 
     Raises:
         EmbeddedUnavailable: Java, Maven or the jars are missing, or the server cannot be started;
             the message gives the reason.
     """
-    server = EmbeddedKafka(settings or {}, heap)
+    checks.count("brokers", brokers)
+    server = EmbeddedKafka(settings or {}, heap, brokers)
     try:
         if server.is_ours:
             server.start()

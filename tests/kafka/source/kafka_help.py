@@ -57,7 +57,7 @@ async def new_topic(
     topic = name or new_name()
     async with admin_of(broker) as admin:
         answer = await admin.create_topics(
-            [NewTopic(topic, partitions, 1, topic_configs=dict(settings or {}))]
+            [NewTopic(topic, partitions, broker.replicas, topic_configs=dict(settings or {}))]
         )
     for _, code, *told in answer.topic_errors:
         if code:

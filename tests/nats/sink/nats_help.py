@@ -52,7 +52,7 @@ async def plain(server: EmbeddedNats, **options: Any) -> AsyncIterator[Client]:
     """A client of nats-py with default options."""
     client = Client()
     try:
-        await client.connect(server.url, error_cb=_ignored, **options)
+        await client.connect(server.url.split(","), error_cb=_ignored, **options)
         yield client
     finally:
         await client.close()

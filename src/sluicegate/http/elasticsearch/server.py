@@ -43,8 +43,8 @@ class EmbeddedOpenSearch(EmbeddedServer):
         """Its address. Stays the same across restarts."""
         return f"http://127.0.0.1:{self.port}"
 
-    def _program(self) -> JavaServer:
-        return self._node
+    def _programs(self) -> list[JavaServer]:
+        return [self._node]
 
     def __repr__(self) -> str:
         return f"EmbeddedOpenSearch(port={self.port}, pid={self.pid})"

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from aiokafka import errors as kafka
@@ -109,11 +110,14 @@ class Coordinator:
                     raise
                 await LOOP_CLOCK.sleep(PAUSE)
                 await self._client.force_metadata_update()
+            except asyncio.CancelledError:
+                self._node = None  # it may have been replaced without an answer
+                raise
 
     async def _find(self) -> int:
         """Return the coordinator's node. Raises errors of the client or the broker."""
-        if self._node is not None:
-            return self._node
+        if self._node is not None and self._client.cluster.broker_metadata(self._node) is not None:
+            return self._node  # a broker that the cluster no longer lists would not answer
         node = self._client.get_random_node()
         if node is None:
             raise kafka.NodeNotReadyError("no broker is known")

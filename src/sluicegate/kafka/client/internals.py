@@ -102,10 +102,12 @@ for _kind, _attributes in _ATTRIBUTES.items():
 
 
 class CuttingClient(AIOKafkaClient):  # type: ignore[misc]  # it comes without types
-    """aiokafka's client, which closes a silent connection when a request on it is cancelled.
+    """aiokafka's client, which closes a silent connection when a request on it is cancelled, and asks
+    for the leaders again.
 
     aiokafka closes it only after `request_timeout_ms` of one request. Requests that are cancelled
-    earlier, as by `Timeout`, would all be sent on it, and never be answered.
+    earlier, as by `Timeout`, would all be sent on it, and never be answered. Its node may have been
+    replaced as a leader long ago.
     """
 
     async def send(
@@ -116,8 +118,10 @@ class CuttingClient(AIOKafkaClient):  # type: ignore[misc]  # it comes without t
             return await super().send(node_id, request, group=group)
         except asyncio.CancelledError:
             found = self._conns.get((node_id, group))
-            if found is not None and found._last_action < began:
-                found.close()
+            if found is None or found._last_action < began:
+                if found is not None:
+                    found.close()
+                self.force_metadata_update()  # in the background
             raise
 
 

@@ -22,6 +22,7 @@ from ..._core.extras import need
 from ..._core.opening import check_picklable
 from .answers import ANSWER_TIMEOUT
 from .dsn import check_dsn, check_service, place_of
+from .hosts import connector
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -206,9 +207,9 @@ async def connect(access: PostgresAccess) -> Connection[Any]:
     """Open one connection, which prepares no statements. Raises errors of the client."""
     import asyncpg  # an optional dependency
 
-    make: Any = asyncpg.connect
-    known = inspect.signature(make).parameters
+    known = inspect.signature(asyncpg.connect).parameters
     given = {name: value for name, value in arguments_of(access).items() if name in known}
+    make = connector(given["dsn"], given, cast("float", access.answer_timeout))
     made: Connection[Any] = await make(**{**given, "statement_cache_size": 0})
     return made
 

@@ -39,6 +39,7 @@ from ..._core.errors import ConfigError, ErrorClass, RefusedError
 from ..._core.runtime.threads import close_within
 from .answers import AnsweredConnection, answered
 from .errors import classify_postgres, is_gone
+from .hosts import connector
 from .refusals import for_connecting, for_opening
 from .statements import Statements, is_pooled, keeps_statements
 
@@ -387,7 +388,9 @@ async def _make_pool(access: Access, statements: Statements) -> Pool[Any]:
 
     if access.pool is None:
         options: dict[str, Any] = {"reset": _nothing_to_reset, **access.pool_options()}
-        connect = partial(statements.connect, connect_with=options.pop("connect", None))
+        if "connect" not in options:
+            options["connect"] = connector(options["dsn"], options, access.answer_timeout)
+        connect = partial(statements.connect, connect_with=options.pop("connect"))
         made: Any = asyncpg.create_pool(connect=connect, **options)
     else:
         made = access.pool() if callable(access.pool) else access.pool

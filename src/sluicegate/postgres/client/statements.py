@@ -109,9 +109,7 @@ class Statements:
 
     async def connect(self, *arguments: Any, **options: Any) -> Connection[Any]:
         """Connect for the pool, in place of `asyncpg.connect`."""
-        import asyncpg  # an optional dependency
-
-        make = options.pop("connect_with", None) or asyncpg.connect
+        make = options.pop("connect_with")
         prepared = (
             await self._connect_prepared(make, arguments, options) if self.are_prepared else None
         )

@@ -17,11 +17,13 @@ import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
+from ..._core.checks import bad
 from . import guard
 from .require import EmbeddedUnavailable
 
@@ -67,6 +69,14 @@ class ServerProgram:
         """The server's process; `None` while it is down."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is up and not paused."""
+        import psutil
+
+        pid = self.pid
+        return pid is not None and psutil.Process(pid).status() != psutil.STATUS_STOPPED
 
     def start(self) -> None:
         """Start the server and return when it accepts requests; does nothing if it is up.
@@ -141,48 +151,70 @@ class ServerProgram:
 
 
 class EmbeddedServer(ABC):
-    """Base of the servers that tests start, kill and restart. All methods block."""
+    """Base of the servers that tests start, kill and restart. All methods block.
+
+    The nodes of a cluster are numbered from 1; a method without a number acts on all of them, side
+    by side. `ConfigError` is raised for a number that no node has.
+    """
 
     @abstractmethod
-    def _program(self) -> ServerProgram:
-        """Return its program. Raises `EmbeddedUnavailable` for a server that is not ours."""
+    def _programs(self) -> Sequence[ServerProgram]:
+        """Return the nodes' programs. Raises `EmbeddedUnavailable` if they are not ours."""
 
     @property
     def pid(self) -> int | None:
-        """The server's process id; `None` while it is down."""
-        return self._program().pid
+        """The first node's process id; `None` while it is down."""
+        return self._programs()[0].pid
 
-    def start(self) -> None:
+    @property
+    def running(self) -> list[int]:
+        """The numbers of the nodes that are up and not paused."""
+        return [number for number, each in enumerate(self._programs(), 1) if each.is_running]
+
+    def start(self, node: int | None = None) -> None:
         """Start the server and return when it accepts requests; does nothing if it is up.
 
         Raises `EmbeddedUnavailable` with the end of the server's log if it does not start within a
         minute.
         """
-        self._program().start()
+        self._each(ServerProgram.start, node)
 
-    def stop(self) -> None:
+    def stop(self, node: int | None = None) -> None:
         """Shut the server down cleanly, or kill it after 30 s; does nothing if it is down."""
-        self._program().stop()
+        self._each(ServerProgram.stop, node)
 
-    def kill(self) -> None:
+    def kill(self, node: int | None = None) -> None:
         """Kill the server with SIGKILL and return when it has ended; does nothing if it is down."""
-        self._program().kill()
+        self._each(ServerProgram.kill, node)
 
-    def restart(self) -> None:
+    def restart(self, node: int | None = None) -> None:
         """Start again on the same data and port; shuts a running server down cleanly first."""
-        self._program().restart()
+        self._each(ServerProgram.restart, node)
 
-    def pause(self) -> None:
+    def pause(self, node: int | None = None) -> None:
         """Freeze the server (SIGSTOP): requests hang. `kill`, `stop` and `close` still work."""
-        self._program().pause()
+        self._each(ServerProgram.pause, node)
 
-    def resume(self) -> None:
+    def resume(self, node: int | None = None) -> None:
         """Continue a paused server; does nothing otherwise."""
-        self._program().resume()
+        self._each(ServerProgram.resume, node)
 
     def close(self) -> None:
         """Kill the server and remove its data. Idempotent."""
-        self._program().close()
+        self._each(ServerProgram.close, None)
+
+    def _each(self, act: Callable[[ServerProgram], None], node: int | None) -> None:
+        programs = self._programs()
+        if node is not None:
+            if node not in range(1, len(programs) + 1):
+                raise bad("node", node, f"must be a number from 1 to {len(programs)}")
+            programs = [programs[node - 1]]
+        if len(programs) == 1:
+            act(programs[0])
+            return
+        with ThreadPoolExecutor(len(programs)) as side_by_side:
+            for ended in [side_by_side.submit(act, each) for each in programs]:
+                ended.result()
 
 
 class GuardedFolder:

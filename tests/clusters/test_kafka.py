@@ -1,0 +1,107 @@
+"""A broker that leads everything is lost in a cluster of three while sinks, sources and flows run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.clusters.kafka_parts import REQUEST, Result, running
+from tests.kafka.source.storm_help import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
+
+COORDINATORS = ("__consumer_offsets", "__transaction_state")
+AT_LEAST_ONCE = {"aiokafka", "confluent", "pipe"}
+IN_TRANSACTIONS = {"transaction", "state"}
+ELECTIONS = 5.0
+"""Seconds: the broker's session, after that of the controllers."""
+LONGEST = {False: ELECTIONS + 2 * REQUEST + 2.0, True: ELECTIONS + 5 * REQUEST + 2.0}
+"""Seconds: a transaction has up to five requests to nodes that do not answer, one after another."""
+pytestmark = pytest.mark.filterwarnings(  # aiokafka may leave a connection to the garbage collector
+    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
+def gather_leaders(kafka: EmbeddedKafka, topic: str) -> int:
+    """Move the coordinators and a partition of the topic to one node."""
+    node = kafka.leader_of(topic)
+    for each in COORDINATORS:
+        kafka.move_leader(each, to=node)
+    return node
+
+
+def kill(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
+    node = gather_leaders(kafka, topic)
+    kafka.kill(node)
+    return lambda: kafka.start(node)
+
+
+def freeze(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
+    node = gather_leaders(kafka, topic)
+    kafka.pause(node)
+    return lambda: kafka.resume(node)
+
+
+def drain(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
+    node = gather_leaders(kafka, topic)
+    kafka.stop(node)
+    return lambda: kafka.start(node)
+
+
+def move(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
+    gather_leaders(kafka, topic)
+    for each in (topic, *COORDINATORS):
+        kafka.move_leader(each)
+    return lambda: None
+
+
+def kill_controller(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
+    node = kafka.kill_controller()
+    return lambda: kafka.start(node)
+
+
+EVENTS = {
+    "frozen": freeze,
+    "moved": move,
+    "killed": kill,
+    "drained": drain,
+    "controller killed": kill_controller,
+}
+IN_SUITE = ("frozen", "moved")
+"""The others start a node again, which takes seconds."""
+
+
+async def through(
+    event: Callable[[EmbeddedKafka, str], Callable[[], None]], kafka: EmbeddedKafka, dsn: str
+) -> list[Result]:
+    """Run all parts through an event and its repair."""
+    results: list[Result] = []
+    async with running(kafka, dsn, results) as parts:
+        repair = await asyncio.to_thread(event, kafka, parts.topic)
+        await parts.progress()
+        await asyncio.to_thread(repair)
+        await parts.progress()
+    return results
+
+
+@pytest.mark.parametrize(
+    "event",
+    [pytest.param(each, marks=[] if each in IN_SUITE else pytest.mark.long) for each in EVENTS],
+)
+def test_nothing_is_lost_or_out_of_order_and_little_comes_twice(
+    kafka: EmbeddedKafka,
+    embedded_postgres: EmbeddedPostgres,
+    event: str,
+) -> None:
+    """Nothing at all comes twice at the sink and in transactions."""
+    results = run(through(EVENTS[event], kafka, embedded_postgres.dsn), seconds=150)
+    for each in results:
+        print(event, each)  # noqa: T201  # for the table of the page, with -s
+    for each in results:
+        assert each.lost == each.out_of_order == 0, each
+        assert not each.twice or each.part in AT_LEAST_ONCE, each
+        assert each.stop < LONGEST[each.part in IN_TRANSACTIONS], each
