@@ -27,6 +27,7 @@ OWN = {"sluicegate", "pyspark_sluicegate"}
 IMPORTED_AS = {
     "confluent-kafka": "confluent_kafka",
     "nats-py": "nats",
+    "protobuf": "google",
     "opentelemetry-api": "opentelemetry",
 }
 HOMES: dict[str, tuple[str, ...]] = {
@@ -43,6 +44,9 @@ HOMES: dict[str, tuple[str, ...]] = {
     "kafka/confluent": ("kafka-confluent",),
     "kafka/parallel_consumer_map.py": ("files",),
     "kafka/server.py": ("testing-kafka",),
+    "kafka/values": ("avro", "protobuf"),
+    "kafka/values/avro.py": ("avro",),
+    "kafka/values/protobuf.py": ("protobuf",),
     "nats": ("nats",),
     "objects": ("objects",),
     "objects/parquet.py": ("parquet",),
@@ -193,7 +197,8 @@ def test_every_message_names_an_extra_that_provides_what_is_missing() -> None:
             if isinstance(node, ast.Call) and dotted(node.func) in {"need", "missing"}:
                 package, extra = map(ast.unparse, node.args[:2])
                 if package.startswith("'"):
-                    needed.append((module, package.strip("'"), extra.strip("'")))
+                    top = package.strip("'").partition(".")[0]
+                    needed.append((module, top, extra.strip("'")))
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 for extras in re.findall(r"sluicegate\[([\w,-]+)\]", node.value):
                     named.setdefault(module, set()).update(extras.split(","))

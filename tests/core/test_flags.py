@@ -12,6 +12,7 @@ from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from tests.surface import PUBLIC, signature
 
 from sluicegate import Backoff, ConfigError, Retry
@@ -20,7 +21,7 @@ from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.jobs import ItemBatcher, JobScheduler, MemoryState
 from sluicegate.files import FileSink, FileSource
 from sluicegate.http import HttpSink
-from sluicegate.kafka import KafkaSink
+from sluicegate.kafka import Avro, Json, KafkaSink, Protobuf, SchemaRegistry
 from sluicegate.nats import JetStreamSource, NatsSink
 from sluicegate.objects import ObjectSink, ParquetSink
 from sluicegate.postgres import (
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 DSN = "postgresql://h/d"
+SCHEMA = '{"type": "record", "name": "r", "fields": []}'
 
 
 async def write(batch: object) -> None: ...
@@ -60,6 +62,7 @@ async def process(key: object, value: object) -> None: ...
 
 
 CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
+    "Avro.auto_register": lambda on: Avro(SchemaRegistry("http://h"), SCHEMA, auto_register=on),
     "ClickHouseSink.async_insert": lambda on: ClickHouseSink(
         "http://h", table="t", async_insert=on
     ),
@@ -73,6 +76,7 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     "JetStreamSource.double_ack": lambda on: JetStreamSource(
         "O", servers="n", durable="d", double_ack=on
     ),
+    "Json.auto_register": lambda on: Json(SchemaRegistry("http://h"), {}, auto_register=on),
     "JobScheduler.debug": lambda on: JobScheduler(process, debug=on),
     "KafkaSink.idempotent": lambda on: KafkaSink("t", bootstrap="h:9092", idempotent=on),
     "MemorySource.ends": lambda on: MemorySource(MemoryLog(), ends=on),
@@ -91,6 +95,9 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     "PrometheusConsumerObserver.durations": lambda on: PrometheusConsumerObserver(durations=on),
     "PrometheusConsumerObserver.exemplars": lambda on: PrometheusConsumerObserver(exemplars=on),
     "PrometheusObserver.exemplars": lambda on: PrometheusObserver(exemplars=on),
+    "Protobuf.auto_register": lambda on: Protobuf(
+        SchemaRegistry("http://h"), Timestamp, auto_register=on
+    ),
     "RedisSink.approximate": lambda on: RedisSink("redis://h", stream="s", approximate=on),
     "RedisSink.create": lambda on: RedisSink("redis://h", stream="s", create=on),
     "Retry.resend_unknown": lambda on: Retry(resend_unknown=on),

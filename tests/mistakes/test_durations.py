@@ -117,6 +117,7 @@ NEEDED: dict[str, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "PostgresSubscriptions": lambda: ((DSN,), {}),
     "SQLiteSubscriptions": lambda: (("state.db",), {}),
     "PostgresParkStore": lambda: ((DSN,), {}),
+    "SchemaRegistry": lambda: ((URL,), {}),
     "Spool": lambda: (("spool",), {}),
     "StreamMonitor": lambda: ((DSN,), {}),
     "SubscriptionAdmin": lambda: ((DSN,), {}),
