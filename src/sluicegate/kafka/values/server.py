@@ -51,8 +51,8 @@ class EmbeddedRegistry(EmbeddedServer):
         """The URL for `SchemaRegistry`. Stays the same across restarts."""
         return f"http://127.0.0.1:{self.port}{_PATH}"
 
-    def _program(self) -> ServerProgram:
-        return self._server
+    def _programs(self) -> list[ServerProgram]:
+        return [self._server]
 
     def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
         until = time.monotonic() + START_SECONDS
