@@ -16,7 +16,6 @@ from ..._core.errors import ErrorClass
 from ..._core.text import hide
 from ...letters.letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection
 from ...letters.store import StoreError
-from .. import dlq as stores
 from ..console import UseError
 from ..parser import DSN, count, when
 from ..spool.letters import SpoolStore, is_spool
@@ -211,7 +210,9 @@ def store_of(name: str, table: str, schema: str | None) -> Store:
     if is_url_of_objects(name):
         return ObjectStore(name)
     if is_topic(name):
-        return stores.KafkaStore(name, os.environ)  # loaded here, with its client
+        from . import KafkaStore  # loads its client
+
+        return KafkaStore(name, os.environ)
     if not is_dsn(name):
         path = path_of(name)
         return SpoolStore(path) if is_spool(path) else FileStore(path)
