@@ -26,11 +26,13 @@ def unpacked(
     libraries: Sequence[str],
     program: str,
     status: int = 0,
+    *,
+    whole: bool = False,
 ) -> Path:
     """The folder with these packages. Raises `EmbeddedUnavailable` with the reason.
 
     `libraries` are their libraries, by their names in different releases; some may already be
-    installed. `program` is run with `--version` to check that it works; a program without that
+    installed. `whole` adds what apt would install for the packages. `program` is run with `--version` to check that it works; a program without that
     option exits with `status`.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluicegate"
@@ -40,7 +42,7 @@ def unpacked(
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             with tempfile.TemporaryDirectory(dir=cache) as aside:
-                made = _fetch(Path(aside), packages, libraries)
+                made = _fetch(Path(aside), packages, libraries, whole=whole)
                 run([*command(made, program), "--version"], made, status)
                 made.rename(folder)
     return folder
@@ -48,12 +50,18 @@ def unpacked(
 
 def command(folder: Path, program: str) -> list[str]:
     """The first words of a command that runs a program of the folder."""
-    libraries = os.pathsep.join(map(str, folder.glob("**/*-linux-gnu")))
-    return ["env", f"LD_LIBRARY_PATH={libraries}", str(folder / program)]
+    return ["env", f"LD_LIBRARY_PATH={library_path(folder)}", str(folder / program)]
 
 
-def run(args: Sequence[str], folder: Path, status: int = 0) -> None:
-    """Run a command. Raises `EmbeddedUnavailable` if it exits with another status."""
+def library_path(folder: Path) -> str:
+    """The folders of libraries of the folder."""
+    return os.pathsep.join(map(str, folder.glob("**/*-linux-gnu")))
+
+
+def run(args: Sequence[str], folder: Path, status: int = 0) -> str:
+    """Run a command; return its output. Raises `EmbeddedUnavailable` if it exits with another
+    status.
+    """
     try:
         done = subprocess.run(
             args,
@@ -69,13 +77,22 @@ def run(args: Sequence[str], folder: Path, status: int = 0) -> None:
     if done.returncode != status:
         told = (done.stdout + done.stderr)[-500:]
         raise EmbeddedUnavailable(f"{' '.join(args[:3])} ended with {done.returncode}: {told}")
+    return done.stdout
 
 
-def _fetch(aside: Path, packages: Sequence[str], libraries: Sequence[str]) -> Path:
-    run(["apt-get", "download", *packages], aside)
+def _fetch(aside: Path, packages: Sequence[str], libraries: Sequence[str], *, whole: bool) -> Path:
+    # the machine's own lists may name versions that the archive no longer has
+    (aside / "lists" / "partial").mkdir(parents=True)
+    places = (f"Dir::State::Lists={aside / 'lists'}", f"Dir::Cache={aside}")
+    apt = ["apt-get", *(f"-o{each}" for each in (*places, "APT::Sandbox::User=root"))]
+    run([*apt, "update"], aside)
+    if whole:
+        plan = run([*apt, "install", "--simulate", "--no-install-recommends", *packages], aside)
+        packages = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
+    run([*apt, "download", *packages], aside)
     for library in libraries:
         with contextlib.suppress(EmbeddedUnavailable):
-            run(["apt-get", "download", library], aside)
+            run([*apt, "download", library], aside)
     made = aside / "unpacked"
     for package in aside.glob("*.deb"):
         run(["dpkg-deb", "-x", str(package), str(made)], aside)

@@ -15,6 +15,8 @@ OURS = {
     r"sluicegate\.postgres\.(\w+\.)*\w+Admin\.__init__": "parts of a `QueueAdmin`",
     r"sluicegate\.postgres\.StreamNotifier\.__init__": "made by `StreamLog`",
     r"sluicegate\.consumer\.(probes|serve_probes|operating\.probes\.Probes\.__init__)\b": "they take consumers and pipes",
+    r"sluicegate\.console\.Console\.__init__\(parts\)": "it takes consumers and pipes",
+    r"sluicegate\.console\.Console\.__call__": "the interface of ASGI",
     r"sluicegate\.consumer\.operating\.explain\.(Partition)?Explanation\b": "its causes are read by their attributes",
     r"sluicegate\.(\w+\.)*(__init__|pipe|run_batch|transaction)\(options\)": "keywords that are shown one by one",
     r"sluicegate\.\w*Batch\.__init__\(delivery\)": "given by the batcher, and left out otherwise",

@@ -53,6 +53,18 @@ def metadata(project: Path) -> Message:
         return message_from_bytes(wheel.read(name))
 
 
+def test_the_wheel_has_the_files_of_the_console(tmp_path: Path) -> None:
+    """The console loads nothing from other hosts: templates, styles, scripts and their licence."""
+    (path,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path))
+    with zipfile.ZipFile(path) as wheel:
+        names = {name for name in wheel.namelist() if name.startswith("sluicegate/console/")}
+    folder = ROOT / "src" / "sluicegate" / "console"
+    files = [each for each in folder.rglob("*.*") if each.suffix != ".pyc" and each.is_file()]
+    assert len(files) > 30
+    assert names == {each.relative_to(ROOT / "src").as_posix() for each in files}
+    assert "sluicegate/console/static/htmx.LICENSE" in names
+
+
 def described(found: Message) -> str:
     text = found.get_payload(decode=True)
     assert isinstance(text, bytes)

@@ -63,6 +63,7 @@ CALLS = {
     "sluicegate.nats.NatsSink": ('"t", servers="h:1"', "nats-py", "nats"),
     "sluicegate.objects.ObjectSink": ('"s3://bucket"', "obstore", "objects"),
     "sluicegate.objects.ParquetSink": ('"s3://bucket", schema=None', "obstore", "objects"),
+    "sluicegate.console.Console": ("", "starlette", "console"),
     "sluicegate.postgres.PostgresEffects": (DSN, "asyncpg", "postgres"),
     "sluicegate.postgres.PostgresQueueSink": (f'{DSN}, queue="q"', "asyncpg", "postgres"),
     "sluicegate.postgres.PostgresSink": (f'{DSN}, table="t", columns=("a",)', "asyncpg", "postgres"),

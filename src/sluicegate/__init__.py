@@ -90,6 +90,7 @@ else:
                 "Tenants",
             ],
             "clickhouse": ["ClickHouseSink"],
+            "console": ["Console"],
             "consumer": [
                 "HandlerRegister",
                 "Manual",

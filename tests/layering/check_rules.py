@@ -43,8 +43,8 @@ SIGNPOSTS = {"pyspark_sluicegate": {"sluicegate.spark.source"}}
 """Top-level modules besides the package, and the one module of the package that each may import."""
 
 CLIENTS = [
-    "aiokafka", "asyncpg", "confluent_kafka", "httpx", "hypothesis", "msgspec", "nats", "numpy", "opentelemetry", "pandas", "prometheus_client",
-    "psutil", "pyarrow", "pyspark", "pytest", "redis", "rich", "sqlalchemy", "sqlglot", "uvicorn",
+    "aiokafka", "asyncpg", "confluent_kafka", "httpx", "hypothesis", "jinja2", "msgspec", "nats", "numpy", "opentelemetry", "pandas", "prometheus_client",
+    "psutil", "pyarrow", "pyspark", "pytest", "redis", "rich", "sqlalchemy", "sqlglot", "starlette", "uvicorn",
 ]  # fmt: skip
 
 

@@ -58,10 +58,11 @@ BELOW: Mapping[str, frozenset[str]] = {
     **{name: ENGINE | USES.get(name, frozenset()) for name in TECHNOLOGIES},
     "testing": ENGINE,
     "cli": ENGINE | {"testing"},
+    "console": LIBRARY | {"cli"},  # it does what the commands do
 }
 ROOMS = {"commands": "cli", "server": "testing"}
-"""The modules of a technology, by the last part of their package or name, that may import a part
-above: its commands, and its embedded server.
+"""The modules of a technology or the console, by the last part of their package or name, that may
+import a part above: its commands, and its embedded server.
 """
 TABLES = frozenset(
     {

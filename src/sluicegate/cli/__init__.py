@@ -46,6 +46,7 @@ _GROUPS = {
         "inspect and check the spool of a batcher; export or replay its items",
     ),
     "serve": (".serve.commands", "run a program in several processes, and restart and drain them"),
+    "console": ("..console.commands", "serve a web console for operators"),
     "pipeline": ("..spark.commands", "validate, explain or run a pipeline on Spark"),
 }
 """The package that declares each group of a technology, and the group's line in the list."""

@@ -43,16 +43,13 @@ from .arguments import (
     table_of,
 )
 from .output import (
+    details,
     json_of,
     line_of,
     report_missing_keys,
-    say_reasons,
-    say_refusals,
-    say_repr_only,
-    say_stops,
     say_unreadable,
     say_why_none,
-    stop_reason,
+    stops_of,
     summary,
 )
 from .replay import LEFT, RefusedLetter, Replay, ReplayOrder
@@ -153,16 +150,12 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
         if termination.has_come:
             return TERMINATED
         raise
-    say(summary(replay))
-    say_repr_only(replay)
-    say_refusals(replay)
+    for line in (summary(replay), *details(replay)):
+        say(line)
     if replay.stopped_by is not None:
-        say(stop_reason(replay.stopped_by))
         return INCOMPLETE
     if not replay.endings and not replay.order.held_back:
         await say_why_none(selection, store)
-    say_reasons(replay)
-    say_stops(replay.order)
     return (
         OK
         if not replay.order.held_back
@@ -205,7 +198,8 @@ async def _dry_run(
     )
     if not number and not order.held_back:
         await say_why_none(selection, store)
-    say_stops(order)
+    for line in stops_of(order):
+        say(line)
     return INCOMPLETE if bad or order.held_back else OK
 
 

@@ -92,37 +92,33 @@ def summary(replay: Replay) -> str:
     return f"replayed: {', '.join(found) or 'nothing'}"
 
 
-def say_repr_only(replay: Replay) -> None:
-    """Print how many letters cannot be sent again, and how to find them."""
+def details(replay: Replay) -> Iterator[str]:
+    """Explain line by line which letters remain, and why."""
     number = replay.endings[REPR_ONLY]
     if number:
-        say(
+        yield (
             f"not sent: {number} whose item is partly known only by its repr; `sluicegate dlq list` "
             f"shows them as item={REPR}. Repair them by hand, then purge them"
         )
-
-
-def say_refusals(replay: Replay) -> None:
-    """Print why letters were refused."""
     for reason, number in replay.refusals.most_common():
-        say(f"{number} refused: {reason}")
-
-
-def say_reasons(replay: Replay) -> None:
-    """Print why letters were rejected, unless `say_stops` gives the reasons."""
-    if not replay.order.relevant_stops:
+        yield f"{number} refused: {reason}"
+    if replay.stopped_by is not None:
+        yield stop_reason(replay.stopped_by)
+        return
+    if not replay.order.relevant_stops:  # they give the reasons
         for reason, number in replay.reasons.most_common():
-            say(f"{number} rejected: {reason}")
+            yield f"{number} rejected: {reason}"
+    yield from stops_of(replay.order)
 
 
-def say_stops(order: ReplayOrder) -> None:
-    """Print which keys have stopped, and where."""
+def stops_of(order: ReplayOrder) -> Iterator[str]:
+    """Tell which keys have stopped, and where."""
     stops = order.relevant_stops
     for lane, stop in stops[:_MOST_STOPS]:
         behind = f", {stop.behind} held back behind it" if stop.behind else ""
-        say(f"key {lane} stops at letter {stop.letter}{behind}: {stop.why}")
+        yield f"key {lane} stops at letter {stop.letter}{behind}: {stop.why}"
     if len(stops) > _MOST_STOPS:
-        say(f"and {len(stops) - _MOST_STOPS} more keys")
+        yield f"and {len(stops) - _MOST_STOPS} more keys"
 
 
 class Census:

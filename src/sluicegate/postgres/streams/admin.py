@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from .message import StoredMessage
     from .queries import StoredSubscription
-    from .stats import SubscriptionStats
+    from .stats import HorizonStats, SubscriptionStats
 
 
 logger = logging.getLogger("sluicegate.postgres")
@@ -171,6 +171,10 @@ class SubscriptionAdmin(SchemaObject):
                 await self._queries.slots(subscription, stored.selection, horizon.position, most)
             ),
         )
+
+    async def horizon(self) -> HorizonStats:
+        """Return how far the log can be read now."""
+        return await self._queries.horizon()
 
     async def stopped(
         self,

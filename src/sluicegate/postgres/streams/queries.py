@@ -52,7 +52,7 @@ _WAITING = (
     f"max({AGE}) AS seconds"
 )
 _SLOTS = """
-SELECT s.slot, s.position, c.messages, o.position, coalesce(o.age, 0), l.owner, l.seconds_left,
+SELECT s.slot, s.position, c.messages, o.position, o.message, coalesce(o.age, 0), l.owner, l.seconds_left,
   u.paused OR s.paused, s.missed, s.metadata <> '',
   EXISTS (SELECT FROM {schema}.message m
     WHERE m.slot = s.slot AND m.position >= s.position AND m.position > $2
@@ -61,7 +61,8 @@ SELECT s.slot, s.position, c.messages, o.position, coalesce(o.age, 0), l.owner, 
 FROM {schema}.subscription u
 JOIN {schema}.subscription_slot s ON s.name = u.name
 LEFT JOIN LATERAL (
-  SELECT m.position, greatest(extract(epoch FROM clock_timestamp()) - extract(epoch FROM m.at), 0)::float8 AS age
+  SELECT m.position, format('%s, version %s of the stream %s', m.type, m.version, m.stream) AS message,
+    greatest(extract(epoch FROM clock_timestamp()) - extract(epoch FROM m.at), 0)::float8 AS age
   FROM {schema}.message m
   WHERE m.slot = s.slot AND m.position >= s.position AND m.position <= $2
     AND m.position <> ALL (u.earlier) AND {condition}

@@ -116,6 +116,8 @@ class SlotStats:
     """Number of unhandled messages up to the horizon, at most `count_to`."""
     oldest: int | None
     """The position of the first unhandled message."""
+    message: str | None
+    """That message: its type, and the version and name of its stream."""
     seconds: float
     """The age of that message, in seconds; 0 without one."""
     owner: str | None
