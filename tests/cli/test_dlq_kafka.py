@@ -105,6 +105,53 @@ def test_a_topic_loses_letters_at_its_beginning_only(
     assert cli.keys(store) == [2, 4]
 
 
+def test_a_letter_stored_twice_stays_replayed_until_its_last_record_is_purged(
+    cli: Cli, broker: EmbeddedKafka, topic: str, tmp_path: Path
+) -> None:
+    store = filled(broker, topic, 0, 2, 4)
+    filled(broker, topic, 0)
+    (tmp_path / "repaired").touch()
+    cli("replay", store, "--to", "topic_sinks:sink", "--letter", "key-0000")
+    cli("purge", store)
+    assert cli.err == "removed 0 dead letters\n"
+    assert cli.keys(store) == [2, 4]
+    cli("replay", store, "--to", "topic_sinks:sink")
+    assert (tmp_path / "sent").read_text().split() == ["0", "2", "4"]
+    cli("purge", store)
+    assert cli.err == "removed 3 dead letters\n"
+
+
+def test_the_notes_of_a_batch_may_be_larger_than_a_record(
+    cli: Cli, broker: EmbeddedKafka, topic: str, tmp_path: Path
+) -> None:
+    module(tmp_path, "long_sinks", SINK.replace('"refused"', '"long" * 400_000'))
+    store = filled(broker, topic, 2, 4)
+    cli("replay", store, "--to", "long_sinks:sink", code=1)
+    assert cli.keys(store, "--state", "pending") == [2, 4]
+    assert cli.letters(store)[0]["message"] == ("long" * 400_000)[:100_000]
+    (tmp_path / "repaired").touch()
+    cli("replay", store, "--to", "long_sinks:sink")
+    assert cli.keys(store, "--state", "replayed") == [2, 4]
+
+
+async def test_many_notes_are_kept_by_a_purge(
+    broker: EmbeddedKafka, topic: str, real_clock: LoopClock
+) -> None:
+    """In one transaction, whose time is limited."""
+    sink = KafkaSink(topic, bootstrap=broker.bootstrap, partition=lambda _: 0)
+    async with sink:
+        assert await send(sink, RowBatch([record(0), record(1)])) == {}
+    url = f"kafka://{broker.bootstrap}/{topic}"
+    async with KafkaStore(url, {}) as store:
+        await store.hold()
+        others = [f"other-{number:06}" for number in range(50_000)]
+        await store.begin("r", ["key-0000", "key-0001", *others])
+    async with KafkaStore(url, {}) as store:
+        assert await store.purge(Selection(letters=("key-0000",))) == 1
+    async with KafkaStore(url, {}) as store:
+        assert [each.state async for each in store.letters(Selection())] == ["interrupted"]
+
+
 def test_a_name_that_is_no_topic_is_refused(cli: Cli, broker: EmbeddedKafka, topic: str) -> None:
     cli("list", f"kafka://{broker.bootstrap}/nowhere", code=2)
     assert "there is no such topic" in cli.err

@@ -33,6 +33,7 @@ from sluicegate.kafka import ConfluentKafkaSource, KafkaSink, KafkaSource
 from sluicegate.nats import JetStreamSource, NatsSink
 from sluicegate.objects import ObjectSink
 from sluicegate.postgres import (
+    ParkAdmin,
     PostgresAccess,
     PostgresAdvisoryLocks,
     PostgresEffects,
@@ -69,6 +70,7 @@ POSTGRES: dict[str, Callable[[str], Any]] = {
     "stream source": lambda dsn: PostgresStreamSource(dsn, subscription="s"),
     "subscriptions": lambda dsn: PostgresSubscriptions(dsn),
     "locks": lambda dsn: PostgresAdvisoryLocks(dsn),
+    "park admin": lambda dsn: ParkAdmin(dsn),
     "park store": lambda dsn: PostgresParkStore(dsn),
     "state": lambda dsn: PostgresState(dsn, table="t"),
     "queue admin": lambda dsn: QueueAdmin(dsn),

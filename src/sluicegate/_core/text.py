@@ -5,22 +5,28 @@ from __future__ import annotations
 import re
 
 _SECRET = re.compile(
-    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*:/).*|[^\s:'\"]*:[^\s].*@.*|"
-    r"(?P<name>pass\w*|pwd|secret|token)\s*=.*",
-    re.DOTALL | re.IGNORECASE,
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}:/)|(?P<name>pass\w{0,99}|pwd|secret|token)\s{0,99}=",
+    re.IGNORECASE,
 )
+"""Every part has a limit, so that a long text takes no longer than its length."""
 _LITERAL = re.compile(r"""(?P<quote>['"])((?:\\.|(?!(?P=quote)).)*)(?P=quote)""", re.DOTALL)
 
 
 def hide(text: str) -> str:
     """Hide everything from the first URL, login or password on, well-formed or not."""
     found = _SECRET.search(text)
+    start = len(text) if found is None else found.start()
+    login = re.search(r":\S", text[: max(0, text.rfind("@"))])
+    if login is not None and (begin := word_start(text, login.start(), ":")) < start:
+        return f"{text[:begin]}..."
     if found is None:
         return text
-    kept = (
-        f"{found['scheme']}/" if found["scheme"] else f"{found['name']}=" if found["name"] else ""
-    )
-    return f"{text[: found.start()]}{kept}..."
+    return f"{text[:start]}{found['scheme'] or found['name'] + '='}{'/' * bool(found['scheme'])}..."
+
+
+def word_start(text: str, end: int, also: str = "") -> int:
+    """Return where the word before `end` begins: behind a space, a quote or a character in `also`."""
+    return end - len(re.split(rf"[\s'\"{also}]", text[:end])[-1])
 
 
 def hide_in_repr(told: str) -> str:

@@ -2,8 +2,9 @@
 
 1. Each pass reads the topic up to its ends at its start. Partitions are merged by the time of their
    records, and the records are kept in memory for that. Nothing is committed.
-2. Notes are records of `<topic>.replayed`, each in a transaction of its own. The first replay creates
-   that topic; it has one partition, and keeps its records.
+2. Notes are records of `<topic>.replayed`, one for each letter, since a record has a limit of size;
+   those of a step are one transaction. The first replay creates that topic; it has one partition, and
+   keeps its records.
 3. One replay or purge at a time: the next one claims the transactional id, so the notes of the one
    before are refused, and it stops before it sends anything more.
 4. A topic can only lose records at its beginning. A purge therefore ends in each partition before the
@@ -12,7 +13,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
+import json
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -27,6 +30,7 @@ from .._core.checks import bad
 from .._core.clock import LOOP_CLOCK
 from .._core.source import TopicPartition
 from .._core.text import text_of
+from .._core.values.encoding import to_json
 from ..letters.letter import NoLetterError, letter_in
 from ..letters.store import NotedStore, StoreError
 from .access import KafkaAccess
@@ -48,6 +52,7 @@ _PASSWORDS = {"sasl_password": "KAFKA_SASL_PASSWORD", "ssl_password": "KAFKA_SSL
 _SETTINGS = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 _TRANSACTION_TIMEOUT = 60.0
 _PATIENCE = 30.0
+_LONGEST_MESSAGE = 100_000
 _FENCED = (kafka.ProducerFenced, kafka.InvalidProducerEpoch)
 
 
@@ -126,6 +131,7 @@ class KafkaStore(NotedStore):
         """See `Store`. Raises `StoreError` if letters are selected, but none can be removed."""
         await self.hold()
         gone: set[str] = set()
+        left: set[str] = set()
         ends: dict[Any, RecordsToDelete] = {}
         is_any = False
         with self._errors():
@@ -134,6 +140,7 @@ class KafkaStore(NotedStore):
                 chosen = [each is not None and selection.has(each) for _, each in letters]
                 is_any = is_any or any(chosen)
                 length = chosen.index(False) if False in chosen else len(chosen)
+                left.update(each.key for _, each in letters[length:] if each is not None)
                 if length:
                     gone.update(each.key for _, each in letters[:length] if each is not None)
                     end = letters[length - 1][0].offset + 1
@@ -145,6 +152,7 @@ class KafkaStore(NotedStore):
                 )
             if ends:
                 await self._delete(ends)
+                gone -= left  # a letter that was stored twice keeps its notes
                 await self._purge_notes(gone)
         return len(gone)
 
@@ -198,7 +206,12 @@ class KafkaStore(NotedStore):
                 await LOOP_CLOCK.sleep(0.05)
 
     async def _store_note(self, content: bytes) -> None:
-        await self._append(content)
+        note = json.loads(content)
+        parts = [{"sending": [key]} for key in note.get("sending", ())]
+        for ending in note.get("endings", ()):
+            message = ending.get("message", "")[:_LONGEST_MESSAGE]
+            parts.append({"endings": [{**ending, "message": message}]})
+        await self._append(*(to_json({"replay": note["replay"], **part}) + b"\n" for part in parts))
 
     async def _append(self, *contents: bytes) -> int:
         """Store notes; return the offset of the first one."""
@@ -209,11 +222,12 @@ class KafkaStore(NotedStore):
                 # after an error it stays open, until the next replay claims the transactional id
                 await self._producer.begin_transaction()
                 sent = [
-                    await self._producer.send_and_wait(self._notes_topic, each, partition=0)
+                    await self._producer.send(self._notes_topic, each, partition=0)
                     for each in contents
                 ]
+                first, *_ = await asyncio.gather(*sent)
                 await self._producer.commit_transaction()
-        return int(sent[0].offset)
+        return int(first.offset)
 
     async def _purge_notes(self, gone: set[str]) -> None:
         """Replace all notes by those on the remaining letters."""

@@ -6,16 +6,12 @@ import codecs
 import json
 import re
 
-_SECRETS = (
-    (
-        re.compile(r"([A-Za-z][\w+.-]*):/(?:.*@)?[^\s'\"]*", re.DOTALL),
-        r"\1://***",
-    ),  # a URL, up to and beyond its last @
-    (re.compile(r"[^\s'\"]*:.*@", re.DOTALL), "***@"),
-    (
-        re.compile(r"(pass\w*|pwd|secret|token)(\s*=\s*|%3d)('[^']*'|[^\s&]*)", re.IGNORECASE),
-        r"\1=***",
-    ),
+from .._core.text import word_start
+
+_URL = re.compile(r"([A-Za-z][\w+.-]{0,30}):/")
+_REST_OF_URL = re.compile(rf"{_URL.pattern}[^\s'\"]*")
+_OPTION = re.compile(
+    r"(pass\w{0,99}|pwd|secret|token)(\s{0,99}=\s{0,99}|%3d)('[^']*'|[^\s&]*)", re.IGNORECASE
 )
 
 
@@ -35,14 +31,20 @@ def as_json(value: object, *, encoding: str | None, indent: int | None = None) -
         text = json.dumps(value, indent=indent, ensure_ascii=not _is_utf8(encoding))
     except RecursionError:
         text = json.dumps(value, ensure_ascii=not _is_utf8(encoding))
+    if text.isprintable():  # one look, for lists of many letters
+        return text
     return "".join(each if each == "\n" or each.isprintable() else _unit(each) for each in text)
 
 
 def without_secrets(text: str) -> str:
     """Hide every possible password of a DSN, well-formed or not; this may hide more."""
-    for pattern, shown in _SECRETS:
-        text = pattern.sub(shown, text)
-    return text
+    login, at, rest = text.rpartition("@")
+    if at and (url := _URL.search(login)):
+        text = login[: url.end()] + rest
+    login, at, rest = _REST_OF_URL.sub(r"\1://***", text).rpartition("@")
+    if at and (colon := login.find(":")) >= 0:
+        login = login[: word_start(login, colon)] + "***"
+    return _OPTION.sub(r"\1=***", login + at + rest)
 
 
 def _unit(char: str) -> str:

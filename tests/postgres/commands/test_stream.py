@@ -15,7 +15,9 @@ import pytest
 from tests.postgres.streams.log_pool import lent
 from tests.postgres.streams.served_help import consumed, served, stored_offsets
 
+from sluicegate import ConfigError
 from sluicegate.cli import main
+from sluicegate.postgres import SubscriptionAdmin
 from sluicegate.postgres.commands import messages, output
 from sluicegate.postgres.streams import options
 from sluicegate.testing.conformance.source.subject import RecordingHost
@@ -410,5 +412,28 @@ def test_slots_that_stand_at_a_message_are_listed_with_the_next_step(stream: Str
     stream("skip", "s", "3", "--yes")
     stream("stopped", "s", "--older-than", "0s")
     assert len(stream.out.splitlines()) == 2
-    stream("stopped", "--after", "x", code=2)
-    assert "after='x'" in stream.err
+    for wrong in ("x", "1" * 5000 + " s"):
+        stream("stopped", "--after", wrong, code=2)
+        assert f"after='{wrong[:9]}" in stream.err
+
+
+def test_a_subscription_deleted_during_a_list_is_left_out(stream: Stream) -> None:
+    stream.append("a-1", 1)
+    for name in ("s", "t"):
+        assert stream.consume(name) == [1]
+    stream.append("a-1", 2)
+
+    class Deleting(SubscriptionAdmin):
+        async def explain(self, *arguments: Any, **options: Any) -> Any:
+            if arguments == ("s",):
+                await self.delete("s")
+            return await super().explain(*arguments, **options)
+
+    async def stopped(*names: str) -> list[str]:
+        async with Deleting(stream.log.dsn, schema=stream.log.schema) as admin:
+            page = await admin.stopped(*names, seconds=0)
+        return [each.subscription for each in page.items]
+
+    assert asyncio.run(stopped()) == ["t"]
+    with pytest.raises(ConfigError, match="subscription='s'"):
+        asyncio.run(stopped("s"))

@@ -76,8 +76,9 @@ async def test_keys_are_listed_in_pages(log: Log) -> None:
         first = found[0]
         assert (first.topic, first.partition, first.offset) == ("orders", 3, 7)
         assert (first.since, first.attempts, first.error_type) == (SINCE, 5, "LookupError")
-        with pytest.raises(ConfigError, match="after='x'"):
-            await admin.list(after="x")
+        for after in ("x", "", "0" * 5000):
+            with pytest.raises(ConfigError, match="after="):
+                await admin.list(after=after)
 
 
 async def test_a_key_is_shown_with_its_records_and_payload_on_request(log: Log) -> None:
@@ -177,3 +178,44 @@ def test_the_command_prints_keys_and_records(
         run("unpark", "billing", "x", code=2)
         _, err = run("show", "billing", "x", code=2)
         assert "has no parked key 'x'; `sluicegate parked list` prints those that are" in err
+
+
+def test_hostile_keys_and_texts_hide_no_other_key(
+    embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server's JSON operators accept neither a NUL nor half of a surrogate pair."""
+    texts = ["a\0b", "\ud800", r"\u0000 \/u0000 C:\\users", "\x1b[31m\r\n", "\u202e", "k" * 100_000]
+
+    async def park_all(log: Log) -> None:
+        async with PostgresParkStore(log.dsn, schema=log.schema) as store:
+            for each in texts:
+                shown: dict[str, Any] = {
+                    "topic": each,
+                    "key": each,
+                    "value": each,
+                    "headers": [(each, b"")],
+                }
+                told: dict[str, Any] = {"reason": each, "message": each, "error_type": each}
+                await store.park("billing", each, [replace(POISON, **shown, **told)])
+
+    with lent(embedded_postgres.dsn) as log:
+        asyncio.run(park_all(log))
+
+        def run(*arguments: str) -> str:
+            command, *rest = arguments
+            assert main(["parked", command, log.dsn, *rest, "--schema", log.schema]) == 0
+            out = capsys.readouterr().out
+            assert all(each == "\n" or each.isprintable() for each in out)
+            return out
+
+        assert len(run("list").splitlines()) == 1 + len(texts)
+        found = json.loads(run("list", "--json"))["parked"]
+        names = ("key", "topic", "reason", "error_type")
+        assert sorted(tuple(each[name] for name in names) for each in found) == sorted(
+            (each,) * len(names) for each in texts
+        )
+        for each in texts:
+            for more in ([], ["--payload"]):
+                told = json.loads(run("show", "billing", each, "--json", *more))
+                assert told["first_records"][0]["message"] == each
+                run("show", "billing", each, *more)

@@ -25,10 +25,10 @@ from .. import checks
 from ..batch import RowBatch
 from ..checks import bad
 from ..errors import KeyRepeated, PermanentError, StoredRowDiffers
-from .encoding import item_error
+from .encoding import field_names, item_error
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Collection, Hashable
 
     from ..batch import Batch
 
@@ -47,6 +47,29 @@ NULL_KEY = (
     "an earlier attempt may have stored this row, and its key contains NULL, so that it cannot be "
     "looked up"
 )
+
+
+def names_of(item: Any) -> Collection[Any]:
+    """The names of an item's values; none if it is a row, or has no declared fields."""
+    if isinstance(item, Mapping):
+        return cast("Mapping[Any, Any]", item).keys()
+    kind = cast("Any", type(item))
+    fields = getattr(kind, "model_fields", None)
+    if isinstance(fields, Mapping):
+        return (*cast("Mapping[str, Any]", fields), *(getattr(item, "model_extra", None) or ()))
+    return field_names(kind) or ()
+
+
+def value_of(item: Any, name: Any) -> Any:
+    """The value of an item under one of its names; `None` for other names, such as of methods."""
+    if isinstance(item, Mapping):
+        return cast("Mapping[Any, Any]", item).get(name)
+    if name not in names_of(item):
+        return None
+    extra = getattr(item, "model_extra", None)
+    if isinstance(extra, Mapping) and name in extra:
+        return cast("Mapping[Any, Any]", extra)[name]
+    return getattr(item, name, None)
 
 
 class RowMaker:
@@ -82,19 +105,25 @@ class RowMaker:
     def _with_optional(self, items: Sequence[Any], given: GivenRows) -> GivenRows:
         if not self._optional:
             return given
-        indices, rows, errors = given
-        made = [
-            (*row, *self._optional_of(items[index]))
-            for index, row in zip(indices, rows, strict=True)
-        ]
-        return indices, made, errors
+        kept: list[int] = []
+        made: list[Row] = []
+        errors = dict(given[2])
+        for index, row in zip(*given[:2], strict=True):
+            try:
+                more = self._optional_of(items[index])
+            except Exception as error:
+                errors[index] = item_error("cannot become a row", error)
+            else:
+                kept.append(index)
+                made.append((*row, *more))
+        return kept, made, errors
 
     def _optional_of(self, item: Any) -> list[Any]:
         if isinstance(item, Mapping):
             return list(map(cast("Mapping[str, Any]", item).get, self._optional))
-        if self._row is not None or isinstance(item, (tuple, list)):
+        if self._row is not None:
             return [None] * len(self._optional)
-        return [getattr(item, name, None) for name in self._optional]
+        return [value_of(item, name) for name in self._optional]
 
     def _all_at_once(self, items: Sequence[Any]) -> Sequence[Row] | None:
         """Return all rows if all are plain and of the right length; without Python code per row."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..streams.stats import SlotStats, SubscriptionReport, SubscriptionStats
 
 
+_WIDEST = 120
 SAY_EVERY = 100_000
 """Number of jobs or messages between two lines of progress."""
 LAG = ("subscription", "messages", "seconds", "slots", "processes", "state")
@@ -96,9 +97,9 @@ def print_table(
     rows: Iterable[Sequence[object]],
     numbers: Collection[str] = _NUMBERS,
 ) -> None:
-    """Print aligned columns, with `numbers` aligned to the right."""
+    """Print aligned columns, with `numbers` aligned to the right; longer cells are not aligned."""
     lines = [heads, *([printable(str(cell)) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = [min(_WIDEST, max(map(len, column))) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [
             cell.rjust(width) if head in numbers else cell.ljust(width)

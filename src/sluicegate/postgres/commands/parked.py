@@ -100,7 +100,7 @@ def _key_row(key: ParkedKey) -> list[object]:
 
 def _record_as_dict(record: ParkedRecord, *, payload: bool) -> dict[str, Any]:
     found: dict[str, Any] = stored(record).value
-    texts = {name: hidden(found[name], payload=payload) for name in ("reason", "message")}
+    texts = {name: hidden(getattr(record, name), payload=payload) for name in ("reason", "message")}
     left_out = () if payload else ("value", "headers")
     return {name: each for name, each in (found | texts).items() if name not in left_out}
 

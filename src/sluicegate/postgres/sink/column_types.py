@@ -83,8 +83,15 @@ def check_types(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def type_of(values: Iterable[Any]) -> str | None:
-    """The column type for these values; `None` if none of them tells it."""
-    return _common(map(_type_of_value, values))
+    """The column type for these values; `None` if none of them tells it, or can tell it."""
+    return _common(map(_type_or_none, values))
+
+
+def _type_or_none(value: Any) -> str | None:
+    try:
+        return _type_of_value(value)
+    except Exception:  # such as of a time zone; the value fails its row
+        return None
 
 
 def _type_of_value(value: Any) -> str | None:

@@ -36,8 +36,7 @@ from ..._core.errors import (
     SluicegateError,
     TransientError,
 )
-from ..._core.values.encoding import field_names
-from ..._core.values.rows import RowMaker, check_name
+from ..._core.values.rows import RowMaker, check_name, names_of, value_of
 from ..client.errors import (
     NO_PRIVILEGE,
     classify_postgres,
@@ -77,6 +76,7 @@ TRIES = 10
 MOST_TOLD = 100
 """Number of ignored names that are logged."""
 _TOO_MANY = "54011"
+_NO_TABLE = "42809"
 _THERE = frozenset({"23505", "42P07", "42710", "42701"})
 """A table, its type or a column exists, or another session is creating it."""
 _LOCKED = frozenset({"55P03", "40P01"})
@@ -334,8 +334,8 @@ class Growth:
                         plan, table, {name: lacking[name] for name in new}
                     )
                     await con.execute(change)
-                elif table is None:
-                    made = plan  # it was dropped: the write finds its repair
+                elif table is None:  # it was dropped
+                    raise await missing_table(con, plan.table.name, plan.table.schema)
                 else:
                     made = await self._plan_for(con, plan, table, lacking)
                 await con.execute(end)
@@ -366,6 +366,9 @@ class Growth:
         for name in lacking:
             if name in columns and columns[name].generated:
                 self._faults[name] = "the server computes"
+            elif name in columns and columns[name].has_default and name not in self._target.columns:
+                # items without a value would have NULL
+                self._faults[name] = "has a default in the table: name it in columns="
         return [name for name in lacking if name not in columns and name not in self._faults]
 
     async def _plan_for(
@@ -377,7 +380,9 @@ class Growth:
     ) -> TablePlan:
         there = {column.name for column in table.columns}
         named = [name for name in self._target.columns if name in there]
-        taken = [name for name in (*plan.columns, *wanted) if name not in self._faults]
+        taken = [
+            name for name in (*plan.columns, *wanted) if name in there and name not in self._faults
+        ]
         columns = tuple(dict.fromkeys((*named, *taken)))
         made = self._target.plan(table, reads_text=plan.reads_text, columns=columns)
         return await by_codecs(con, replace(made, json_types=plan.json_types))
@@ -393,6 +398,8 @@ class Growth:
         if not (is_refusal(error) or classify_postgres(error) is ErrorClass.PERMANENT):
             return for_write(error, sealed=False)
         repair = f"let the owner of table {plan.table.qualified} at {place} run: {change}"
+        if state == _NO_TABLE:  # but a view, or a part of another table
+            repair = f"give table {plan.table.qualified} at {place} what this cannot: {change}"
         if state == NO_PRIVILEGE and not is_there(plan):
             home = quoted(plan.table.schema)
             repair = f"grant CREATE on schema {home} at {place} to role {role}"
@@ -404,17 +411,6 @@ def is_there(plan: TablePlan) -> bool:
     return bool(plan.table.columns)
 
 
-def names_of(item: Any) -> Collection[Any]:
-    """The names of an item's values; none if it is a row, or has no declared fields."""
-    if isinstance(item, Mapping):
-        return cast("Mapping[Any, Any]", item).keys()
-    kind = cast("Any", type(item))
-    fields = getattr(kind, "model_fields", None)
-    if isinstance(fields, Mapping):
-        return (*cast("Mapping[str, Any]", fields), *(getattr(item, "model_extra", None) or ()))
-    return field_names(kind) or ()
-
-
 def _items_of(batch: Batch[Any]) -> Iterator[tuple[int, Any]]:
     """The items of a batch by index; those of columns without rows that have no Python object."""
     if isinstance(batch, ArrowBatch):
@@ -424,9 +420,11 @@ def _items_of(batch: Batch[Any]) -> Iterator[tuple[int, Any]]:
 
 
 def _value_of(item: Any, name: Any) -> Any:
-    if isinstance(item, Mapping):
-        return cast("Mapping[Any, Any]", item).get(name)
-    return getattr(item, name, None)
+    """The value under a name; an error if there is one, which has no column type."""
+    try:
+        return value_of(item, name)
+    except Exception as error:
+        return error
 
 
 def _type_in(batch: Batch[Any], name: str) -> str | None:

@@ -168,7 +168,8 @@ class OpenTable:
         assert growth is not None
         if growth.lacking(batch, self.plan):
             async with self._growing:
-                if lacking := growth.lacking(batch, self.plan):  # others may have added columns
+                # others may have added columns, or dropped some
+                while lacking := growth.lacking(batch, self.plan):
                     async with self.connections.lent() as con:
                         with self.connections.bounded(con):
                             self.plan = await growth.fit(con, self.plan, lacking, ALONE)

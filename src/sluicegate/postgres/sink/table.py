@@ -42,7 +42,7 @@ _SCHEMAS = (
 )
 _COLUMNS = f"""SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS exact, base.loose, base.identity, base.oid, base.is_read,
            base.is_enum, base.is_nested, a.attnotnull AS not_null,
-           a.attgenerated <> '' OR a.attidentity = 'a' AS generated,
+           a.attgenerated <> '' OR a.attidentity = 'a' AS generated, a.atthasdef OR a.attidentity <> '' AS has_default,
            a.atttypid || ',' || a.atttypmod || ',' || a.attnotnull || ',' || a.attcollation AS mark,
            CASE WHEN base.has_parts THEN a.atttypid::pg_catalog.int8 END AS kind,
            CASE WHEN a.attcollation NOT IN (0, 100) THEN (SELECT quote_ident(n.nspname) || '.' || quote_ident(c.collname)
@@ -138,6 +138,8 @@ class TableColumn:
     """
     is_numbered: bool = False
     """Whether a row without a value takes the next number of a sequence."""
+    has_default: bool = False
+    """Whether the server gives a value to a row without one."""
 
     as_text: str = ""
     """`text`, or `text[]` for an array, if the driver cannot send its values in binary form."""

@@ -348,7 +348,7 @@ class PostgresTransaction(ServerAttempt):
             await self._mark()
             self._is_untidy = True
             try:
-                if growth is not None and (lacking := growth.lacking(batch, self._plan)):
+                while growth is not None and (lacking := growth.lacking(batch, self._plan)):
                     plan = await growth.fit(self._con, self._plan, lacking, WITHIN)
                     self._is_untidy = False
                     await self._mark()  # the rollback of a write keeps the columns

@@ -10,12 +10,13 @@
 from __future__ import annotations
 
 import logging
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..._core import checks
 from ..._core.checks import bad
-from ..._core.errors import RefusedError, SluicegateError
+from ..._core.errors import ConfigError, RefusedError, SluicegateError
 from ..._core.keywords import known_arguments
 from ..._core.logs import log_safely
 from ..._core.subscriptions import SLOTS
@@ -154,9 +155,10 @@ class SubscriptionAdmin(SchemaObject):
         """
         most = checks.count("count_to", count_to)
         stored = (await self._find(subscription))[subscription]
-        ((start, members, skipped),) = await self._access_now.rows(
-            _STORED, subscription, self._lease
-        )
+        rows = await self._access_now.rows(_STORED, subscription, self._lease)
+        if not rows:  # deleted meanwhile
+            raise self._missing(subscription, ())
+        start, members, skipped = rows[0]
         horizon = await self._queries.horizon()
         return SubscriptionReport(
             subscription,
@@ -201,7 +203,12 @@ class SubscriptionAdmin(SchemaObject):
         for name in sorted(await self._find(subscription)):
             if name < start[0]:
                 continue
-            report = await self.explain(name, count_to=1)
+            try:
+                report = await self.explain(name, count_to=1)
+            except ConfigError:  # deleted meanwhile
+                if subscription is None:
+                    continue
+                raise
             items += [
                 StoppedSlot(name, each, report.reason(each) or "")
                 for each in report.slots
@@ -362,7 +369,7 @@ def _cursor(after: str | None) -> tuple[str, int]:
     if after is None:
         return "", -1
     slot, space, name = after.partition(" ")
-    if not (space and slot.isascii() and slot.isdecimal()):
+    if not (space and re.fullmatch("[0-9]{1,5}", slot)):
         raise bad("after", after, "must be the `next` of a page")
     return name, int(slot)
 

@@ -1,9 +1,12 @@
-"""Parked keys for operators: lists in pages, and one key with its records.
+r"""Parked keys for operators: lists in pages, and one key with its records.
 
 1. A page costs the same however many records are parked: each statement finds the next keys by
    their digests in an index, and then the first record of each. Plans are not left to estimates
    (`BY_INDEX`). A filter by group reads at most `LOOKS` times as many keys as the page may have.
 2. Values and headers, which may be large and secret, leave the server only on request.
+3. The server's operators refuse a whole document if a text in it has a NUL or half of a surrogate
+   pair. So they are given documents without escapes of characters (`_SAFE`): `\u` is written as
+   `\/u`, and `\/` as `\//`, which `_document` turns back.
 """
 
 # ruff: noqa: S608  # fragments of the library itself
@@ -11,6 +14,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,11 +40,13 @@ LOOKS = 10
 
 _NEXT = "SELECT p.queue FROM {schema}.parked p WHERE p.queue > %s ORDER BY p.queue LIMIT 1"
 _SHOWN = "json_build_object(" + ", ".join(
-    f"'{name}', f.record -> '{name}'" for name in (*AS_THEY_ARE, "key", "parked_at")
+    f"'{name}', f.safe -> '{name}'" for name in (*AS_THEY_ARE, "key", "parked_at")
 ) + ")"  # fmt: skip
+_SAFE = r"replace(replace(p.record::text, '\/', '\//'), '\u', '\/u')::json AS safe"
+_ESCAPED = re.compile(r"\\/([/u])")
 _KEY = f"""
 SELECT f.consumer, f.key::text, ({_SHOWN})::text, c.count, q.queue FROM (%s) q (queue, n)
-CROSS JOIN LATERAL (SELECT * FROM {{schema}}.parked p
+CROSS JOIN LATERAL (SELECT *, {_SAFE} FROM {{schema}}.parked p
   WHERE p.queue = q.queue ORDER BY p.queue, p.id LIMIT 1 OFFSET 0) f
 LEFT JOIN LATERAL (SELECT count(*) FROM (SELECT FROM {{schema}}.parked p
   WHERE p.queue = q.queue ORDER BY p.queue, p.id LIMIT {COUNT_TO}) r) c
@@ -54,8 +60,9 @@ WITH RECURSIVE q AS (
 """
 _ONE = _KEY % "SELECT $1::bytea, 1"
 RECORDS = f"""
-SELECT f.id, (CASE WHEN $4 THEN f.record ELSE {_SHOWN} END)::text FROM {{schema}}.parked f
-WHERE f.queue = $1 AND f.id > $2 ORDER BY f.queue, f.id LIMIT $3
+SELECT f.id, (CASE WHEN $4 THEN f.safe ELSE {_SHOWN} END)::text FROM (
+  SELECT *, {_SAFE} FROM {{schema}}.parked p
+  WHERE p.queue = $1 AND p.id > $2 ORDER BY p.queue, p.id LIMIT $3) f ORDER BY f.id
 """
 _REQUEST = """
 WITH first AS (SELECT p.key, p.place FROM {schema}.parked p
@@ -172,7 +179,7 @@ class ParkAdmin(SchemaObject):
         if not keys:
             return None
         rows = await self._rows(RECORDS, queue, start, most, has_payload)
-        records = tuple([record_of(json.loads(row[1])) for row in rows])
+        records = tuple([record_of(_document(row[1])) for row in rows])
         return ParkedDetail(
             _key_of(keys[0]), records, str(rows[-1][0]) if len(rows) == most else None
         )
@@ -202,17 +209,22 @@ class ParkAdmin(SchemaObject):
 
 
 def _key_of(row: Any) -> ParkedKey:
-    first = record_of(json.loads(row[2]))
+    first = record_of(_document(row[2]))
     place = (first.topic, first.partition, first.offset)
     why = (first.attempts, first.reason, first.error_type)
     return ParkedKey(row[0], json.loads(row[1]), row[3], first.parked_at, *place, *why)
 
 
+def _document(text: str) -> Any:
+    return json.loads(_ESCAPED.sub(r"\\\1", text))
+
+
 def _cursor(after: str | None) -> bytes:
-    try:
-        return b"" if after is None else bytes.fromhex(after)
-    except (TypeError, ValueError):
-        raise bad("after", after, "must be the `next` of a page") from None
+    if after is None:
+        return b""
+    if not re.fullmatch("[0-9a-f]{64}", after):
+        raise bad("after", after, "must be the `next` of a page")
+    return bytes.fromhex(after)
 
 
 def _number(after: str | None) -> int:
