@@ -36,6 +36,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "cli/serve/gathered.py": ("prometheus",),
     "cli/tune": ("tune",),
     "clickhouse": ("clickhouse",),
+    "console": ("console",),
     "consumer/operating/probes.py": ("probes",),
     "files": ("files",),
     "files/source/parquet_rows.py": ("parquet",),

@@ -17,6 +17,7 @@ from tests.surface import PUBLIC, signature
 
 from sluicegate import Backoff, ConfigError, Retry
 from sluicegate.clickhouse import ClickHouseSink
+from sluicegate.console import Console
 from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.jobs import ItemBatcher, JobScheduler, MemoryState
 from sluicegate.files import FileSink, FileSource
@@ -67,6 +68,7 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
         "http://h", table="t", async_insert=on
     ),
     "ClickHouseSink.deduplicate": lambda on: ClickHouseSink("http://h", table="t", deduplicate=on),
+    "Console.read_only": lambda on: Console(read_only=on),
     "ConsumerTracing.as_child": lambda on: ConsumerTracing(as_child=on),
     "FileSink.per_process": lambda on: FileSink("events.ndjson", per_process=on),
     "FileSource.ends": lambda on: FileSource("events.ndjson", ends=on),

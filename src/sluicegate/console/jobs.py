@@ -99,7 +99,7 @@ def _before(text: str | None) -> datetime | timedelta | None:
 
 
 async def _jobs(page: Page) -> Response:
-    queue = page.need("queue")
+    queue = page.require("queue")
     wanted = _filter_of(page.request.query_params, queue)
     jobs = await (await page.admin(QueueAdmin)).jobs(queue)
     found = await jobs.list(**wanted.arguments, limit=SIZE, after=page.get("after"))
@@ -116,7 +116,7 @@ async def _jobs(page: Page) -> Response:
 
 
 async def _dead(page: Page) -> Response:
-    queue = page.need("queue")
+    queue = page.require("queue")
     jobs = await (await page.admin(QueueAdmin)).jobs(queue)
     errors = await jobs.errors(count_to=MOST)
     classes = {name or NO_ERROR: count for name, count in errors.items()}
@@ -131,7 +131,7 @@ async def _dead(page: Page) -> Response:
 
 
 async def _job(page: Page) -> Response:
-    queue, place = page.need("queue"), number_of(page.request.query_params, "place")
+    queue, place = page.require("queue"), number_of(page.request.query_params, "place")
     jobs = await (await page.admin(QueueAdmin)).jobs(queue)
     detail = await jobs.show(place)
     if detail is None:

@@ -203,7 +203,7 @@ async def _letters(page: Page) -> Response:
 
 
 async def _letter(page: Page) -> Response:
-    store, key = _find(page, page.request.query_params), page.need("letter")
+    store, key = _find(page, page.request.query_params), page.require("letter")
     async with _opened(store) as letters:
         chosen = Selection(only=frozenset({key}))
         found = [each async for each in letters.letters(chosen)]

@@ -84,7 +84,7 @@ async def _parts(page: Page) -> Response:
 
 
 async def _part(page: Page) -> Response:
-    found = _find(page, page.need("name"))
+    found = _find(page, page.require("name"))
     explanation, blocked, parked = found.line, list[Any](), list[str]()
     if found.consumer is not None:
         explanation = str(found.part.explain())

@@ -41,7 +41,7 @@ async def _queues(page: Page) -> Response:
 
 
 async def _queue(page: Page) -> Response:
-    name, state, key = page.need("name"), page.get("state"), page.get("key")
+    name, state, key = page.require("name"), page.get("state"), page.get("key")
     if state is not None and state not in LANE_STATES:
         raise Refused(400, "Unknown state", f"A key is {', '.join(LANE_STATES)}.")
     admin = await page.admin(QueueAdmin)

@@ -20,7 +20,7 @@ TICKS = 5
 
 
 async def _schedules(page: Page) -> Response:
-    queue = page.need("queue")
+    queue = page.require("queue")
     schedules = await (await page.admin(QueueAdmin)).schedules(queue)
     found = await schedules.list(limit=SIZE, after=page.get("after"))
     title = f"Schedules of {queue}"
@@ -28,7 +28,7 @@ async def _schedules(page: Page) -> Response:
 
 
 async def _schedule(page: Page) -> Response:
-    queue, name = page.need("queue"), page.need("name")
+    queue, name = page.require("queue"), page.require("name")
     schedules = await (await page.admin(QueueAdmin)).schedules(queue)
     found = await schedules.show(name)
     if found is None:

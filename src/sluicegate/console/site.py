@@ -184,7 +184,7 @@ class Page:
         """Return a value of the query; `None` if it is missing or empty."""
         return self.request.query_params.get(name) or None
 
-    def need(self, name: str) -> str:
+    def require(self, name: str) -> str:
         """Return a value of the query. Raises `Refused` if it is missing or empty."""
         return needed(self.request.query_params, name)
 
@@ -429,7 +429,7 @@ async def _act(page: Page) -> Response:
 
 async def _done(page: Page) -> Response:
     """Show the result of an action."""
-    found = page.site.results.get(page.need("result"))
+    found = page.site.results.get(page.require("result"))
     if found is None or found.done is None or found.session != page.visitor.session:
         raise Refused(404, "No such result", "This result is no longer kept, or is not yours.")
     return page.show("done.html", title="Done", done=found.done, counted=found.counted)
