@@ -1,7 +1,7 @@
 """An address with a password, well-formed or broken in any way, is shown nowhere beyond host and
 path: not by a repr, an error and its causes, or a log, at construction, at opening or in a write.
 
-White box: what a string as a sink raises, and the commands in this process.
+White box: what a string as a sink raises, the commands in this process, and the error of an argument.
 
 The password is made of pieces that occur nowhere else, with characters between them that mean
 something in a URL. No piece of it may be shown.
@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from tests.properties import examples
 
 from sluicegate import ConfigError, RowBatch
+from sluicegate._core.checks import bad
 from sluicegate._core.stacking import as_sink
 from sluicegate.cli import main
 from sluicegate.clickhouse import ClickHouseSink
@@ -262,3 +263,10 @@ def test_a_command_with_an_empty_name_says_so(
 ) -> None:
     assert main([*command.split(), ""]) == 2
     assert "is an environment variable not set?" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("part", ["*", "a", ":a", "pass", "'"])
+def test_a_long_value_is_shown_at_once(part: str) -> None:
+    """The time for a search would grow with the square of its length, to minutes."""
+    assert len(str(bad("name", part * 100_000, "must be short"))) < 300

@@ -4,6 +4,7 @@ polling only.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -85,3 +86,31 @@ async def test_effects_commit_with_the_settle(
             f"FROM {log.sql}.effect"
         )
     assert tuple(counts) == (40, 40, 0)
+
+
+async def test_schedules_fire_also_if_the_server_is_slow(
+    embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, real_clock: LoopClock
+) -> None:
+    """All missed ticks take 2 s, and the time for an answer is half of the lease."""
+    log = await queue(embedded_postgres.dsn)
+    async with log.connected() as con, QueueAdmin(bouncer.dsn, schema=log.schema) as admin:
+        schedules = await admin.schedules("jobs")
+        await schedules.put("hourly", every=3600, catch_up="all")
+        await con.execute(
+            f"UPDATE {log.sql}.schedule SET next_at = date_trunc('hour', now(), 'UTC') - interval '39 h';"
+            f"CREATE FUNCTION {log.sql}.slow() RETURNS trigger LANGUAGE plpgsql AS "
+            "'BEGIN PERFORM pg_sleep(0.05); RETURN NEW; END';"
+            f"CREATE TRIGGER slow BEFORE INSERT ON {log.sql}.job FOR EACH ROW "
+            f"EXECUTE FUNCTION {log.sql}.slow()"
+        )
+        places: set[int] = set()
+
+        async def handle(message: Message) -> None:
+            places.add(message.offset)
+            if len(places) == 40:
+                consumer.stop()
+
+        jobs = PostgresQueueSource(bouncer.dsn, queue="jobs", schema=log.schema, lease=2.0)
+        consumer = Consumer(jobs, name="test")
+        async with asyncio.timeout(60):
+            await consumer.run(handle)

@@ -253,6 +253,30 @@ async def test_a_full_queue_delays_a_tick(log: Log) -> None:
         assert await made.fired() == ["2026-01-01T00:00", "2026-01-01T01:00"]
 
 
+@pytest.mark.parametrize("catch_up", ["all", "none"])
+async def test_more_ticks_than_a_queue_has_room_for_fire_in_parts(log: Log, catch_up: Any) -> None:
+    """Also if all of them are on time."""
+    async with scheduled(log, max_depth=20) as made:
+        await made.schedules.put("often", every=1, catch_up=catch_up)
+        await made.set_clock("2026-01-01T00:00:40")
+        async with made.consumer() as handled:
+            ticks = [headers_of(await handled.get())["scheduled_for"] for _ in range(40)]
+        assert sorted(ticks) == [f"2026-01-01T00:00:{n:02}Z" for n in range(1, 41)]
+
+
+async def test_many_schedules_that_cannot_be_fired_do_not_delay_others(log: Log) -> None:
+    async with scheduled(log) as made:
+        await made.con.execute(
+            f"INSERT INTO {log.sql}.schedule "
+            "(queue, name, cron, timezone, payload, catch_up, next_at) SELECT 'q', 'bad ' || n, "
+            "'* * * * *', 'Moon/Base', '1', 'last', '2026-01-01 00:00Z' FROM generate_series(1, 1001) n"
+        )
+        await made.schedules.put("good", every=HOURLY)
+        await made.set_clock("2026-01-01T01:00")
+        async with made.consumer() as handled:
+            assert headers_of(await handled.get())["schedule"] == "good"
+
+
 async def test_schedules_are_listed_in_pages_and_deleted(log: Log) -> None:
     async with scheduled(log) as made:
         for name in "abcde":
@@ -313,6 +337,19 @@ async def test_two_that_create_a_schedule_at_once_both_succeed(log: Log) -> None
                     pass
         found = await second
         assert (found.payload, found.next_at) == (2, at("2026-01-01T01:00"))
+
+
+async def test_a_schedule_that_is_deleted_while_it_is_put_is_created(log: Log) -> None:
+    async with scheduled(log) as made, QueueAdmin(log.dsn, schema=log.schema) as admin:
+        await made.schedules.put("hourly", every=HOURLY)
+        async with made.con.transaction():
+            await made.con.execute(f"SELECT FROM {log.sql}.schedule FOR UPDATE")
+            second = asyncio.create_task((await admin.schedules("q")).put("hourly", every=60))
+            async with log.connected() as other:
+                while not await other.fetch(WAITS):
+                    pass
+            await made.con.execute(f"DELETE FROM {log.sql}.schedule")
+        assert (await second).next_at == at("2026-01-01T00:01")
 
 
 async def test_an_operator_writes_schedules_that_a_worker_fires(log: Log) -> None:

@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
-from tests.postgres.queues.jobs_help import create, handled, insert
+from tests.postgres.queues.jobs_help import claim, create, handled, insert, settle
 from tests.postgres.streams.log_help import Log, append, fresh_name, role
 
-from sluicegate import ConfigError
+from sluicegate import ConfigError, Consumer
 from sluicegate.cli import main
-from sluicegate.postgres import check_streams, install_streams, upgrade_streams
+from sluicegate.postgres import (
+    PostgresQueueSource,
+    QueueAdmin,
+    check_streams,
+    install_streams,
+    upgrade_streams,
+)
 from sluicegate.postgres.schema.check import check
 from sluicegate.postgres.schema.installation import install
 from sluicegate.postgres.schema.opened import migrations, newest
@@ -24,6 +30,7 @@ from sluicegate.postgres.schema.opened import migrations, newest
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from sluicegate import Message
     from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
@@ -115,6 +122,30 @@ async def test_roles_are_given_rights_on_queues_after_an_upgrade(
         )
         assert [row["rights"] for row in rows] == ["enqueue", "operate", "work"]
         assert await check(owner, log.schema) == []
+
+
+async def test_a_worker_of_the_release_before_fires_schedules_after_an_upgrade(
+    log: Log, real_clock: LoopClock
+) -> None:
+    """A job that was claimed before it is settled after it."""
+    async with role(log) as app, role(log) as operator, log.connected() as owner:
+        await install(owner, log.schema, library="1.0", history=migrations()[:2])
+        given = [(app.name, "work"), (operator.name, "operate")]
+        await owner.executemany(f"INSERT INTO {log.sql}.grantee VALUES ($1, $2)", given)
+        await create(owner, log, "q")
+        await insert(owner, log, "q", ("k", 1))
+        leased = await claim(owner, log, "q")
+        await upgrade_streams(log.dsn, schema=log.schema)
+        assert await check(owner, log.schema) == []
+        assert await settle(owner, log, "q", leased, "free", leased) == ["empty"]
+        async with QueueAdmin(operator.dsn, schema=log.schema) as admin:
+            await (await admin.schedules("q")).put("often", every=1)
+
+        async def handle(message: Message) -> None:
+            consumer.stop()
+
+        consumer = Consumer(PostgresQueueSource(app.dsn, queue="q", schema=log.schema), name="test")
+        await consumer.run(handle)
 
 
 def test_the_command_upgrades(log: Log, capsys: pytest.CaptureFixture[str]) -> None:

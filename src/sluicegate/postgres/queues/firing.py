@@ -7,6 +7,8 @@
 3. The server's clock decides. The process measures only the time until the next tick, and reads it again
    with each renewal of its membership, so it notices a step of the server's clock.
 4. A schedule that cannot be fired, as while the queue is full, does not delay others. Its ticks stay due.
+5. After a failure, half as many ticks are fired in a transaction: for all of them the queue may have no
+   room, or the server too little time.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ..._core.errors import ConfigError, MissingExtra, UnavailableError
 from ..._core.text import text_of
 from ..client.errors import is_lost, sqlstate
 from .ring import ring_slot
-from .ticks import Timing, due_ticks
+from .ticks import MOST_TICKS, Timing, due_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
@@ -40,6 +42,8 @@ class Firing:
         self._clock = clock
         self._at = math.inf
         """When the next tick is due, by the local clock."""
+        self._most = MOST_TICKS
+        """The most ticks of a schedule in a transaction."""
         self._news = Signal()
 
     def expect(self, seconds: float | None) -> None:
@@ -62,30 +66,37 @@ class Firing:
 
     async def _fire(self, enqueued: Callable[[], None]) -> None:
         """Fire the due schedules, and read when the next tick is due."""
-        has_fired = True
-        while has_fired:  # ticks to catch up with come in parts
-            has_fired, failure = False, None
-            for each in await self._queue.due_schedules():
+        failed: dict[str, Exception] = {}
+        while due := await self._queue.due_schedules([*failed]):  # in parts, as are their ticks
+            has_fired, failures = False, len(failed)
+            for each in due:
                 try:
                     has_fired |= await self._fire_one(each)
                 except Exception as error:
                     if not _is_of_schedule(error):
                         raise
-                    told = f"the schedule {each.name!r}: {text_of(error)}"
-                    failure = caused(UnavailableError(told), error)
+                    failed[each.name] = error
             if has_fired:
                 enqueued()
-            if failure is not None:
-                raise failure
+            elif len(failed) == failures:
+                break
+        for name, failure in failed.items():
+            raise caused(UnavailableError(f"the schedule {name!r}: {text_of(failure)}"), failure)
         self.expect(await self._queue.seconds_to_tick())
+        if self._at > self._clock.now():  # not while the server still runs a call that failed here
+            self._most = MOST_TICKS
 
     async def _fire_one(self, each: DueSchedule) -> bool:
         timing = Timing(each.cron, each.every, each.timezone)
-        ticks, following = due_ticks(timing, each.catch_up, each.due, each.now)
+        ticks, following = due_ticks(timing, each.catch_up, each.due, each.now, self._most)
         slot = None
         if each.key is not None and each.slot_function != "sha256":
             slot = ring_slot(each.key, each.slot_function)
-        return await self._queue.fire(each, ticks, following, slot)
+        try:
+            return await self._queue.fire(each, ticks, following, slot)
+        except Exception:
+            self._most = len(ticks) // 2 or self._most
+            raise
 
 
 def _is_of_schedule(error: Exception) -> bool:

@@ -371,15 +371,17 @@ class QueueLeases:
         ((seconds,),) = await self._fetch(f"SELECT {self._to_tick}", self._queue)
         return cast("float | None", seconds)
 
-    async def due_schedules(self) -> list[DueSchedule]:
-        """Return the schedules whose next tick is due."""
+    async def due_schedules(self, without: Sequence[str]) -> list[DueSchedule]:
+        """Return the first schedules whose next tick is due, without those of these names."""
         rows = await self._fetch(
             "SELECT s.name, s.cron, s.every, s.timezone, s.catch_up, s.key, q.slot_function, "
             "s.revision, extract(epoch FROM s.next_at)::bigint, floor(extract(epoch FROM n.at))::bigint "
             f"FROM (SELECT {self._schema}.schedule_now() AS at OFFSET 0) n "
             f"JOIN {self._schema}.schedule s ON s.queue = $1 AND NOT s.paused AND s.next_at <= n.at "
+            "AND s.name <> ALL ($2::text[]) "
             f"JOIN {self._schema}.queue q ON q.name = s.queue ORDER BY s.next_at LIMIT {MOST_DUE}",
             self._queue,
+            without,
         )
         return [
             DueSchedule(*row)._replace(every=None if row[2] is None else timedelta(seconds=row[2]))

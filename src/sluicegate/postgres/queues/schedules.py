@@ -208,7 +208,8 @@ class ScheduleAdmin:
         )
         async with self._access.transaction() as statements:
             await self._store(statements, checked, timing, values, paused=paused)
-            return await self._find(statements, checked)
+            rows = await statements.rows(_ONE, self._queue, checked)
+            return _schedule_of(self._queue, rows[0])
 
     async def _store(
         self,
@@ -220,12 +221,12 @@ class ScheduleAdmin:
         paused: bool | None,
     ) -> None:
         following = await self._next(statements, timing, None)
-        inserted = await statements.rows(
-            _INSERT, self._queue, name, *values, bool(paused), following
-        )
-        if inserted:
-            return
-        stored = await self._find(statements, name, locks=True)
+        new = (self._queue, name, *values, bool(paused), following)
+        stored = None
+        while stored is None:  # again if it is deleted in between
+            if await statements.rows(_INSERT, *new):
+                return
+            stored = await self._lock(statements, name)
         is_paused = stored.is_paused if paused is None else paused
         if (
             timing == _timing(stored)
@@ -258,13 +259,13 @@ class ScheduleAdmin:
     async def pause(self, name: str) -> None:
         """Stop firing a schedule, until `resume`."""
         async with self._access.transaction() as statements:
-            await self._find(statements, schedule_name(name), locks=True)
+            await self._locked(statements, schedule_name(name))
             await statements.rows(_PAUSE, self._queue, name, True, None)
 
     async def resume(self, name: str) -> None:
         """End a pause. Ticks during the pause are dropped."""
         async with self._access.transaction() as statements:
-            stored = await self._find(statements, schedule_name(name), locks=True)
+            stored = await self._locked(statements, schedule_name(name))
             if stored.is_paused:
                 following = await self._next(statements, _timing(stored), stored)
                 await statements.rows(_PAUSE, self._queue, name, False, following)
@@ -291,14 +292,15 @@ class ScheduleAdmin:
 
     # -- internal ----------------------------------------------------------------------------------
 
-    async def _find(
-        self, statements: SchemaStatements, name: str, *, locks: bool = False
-    ) -> Schedule:
-        query = f"{_ONE} FOR NO KEY UPDATE" if locks else _ONE
-        rows = await statements.rows(query, self._queue, name)
-        if not rows:
+    async def _lock(self, statements: SchemaStatements, name: str) -> Schedule | None:
+        rows = await statements.rows(f"{_ONE} FOR NO KEY UPDATE", self._queue, name)
+        return _schedule_of(self._queue, rows[0]) if rows else None
+
+    async def _locked(self, statements: SchemaStatements, name: str) -> Schedule:
+        stored = await self._lock(statements, name)
+        if stored is None:
             raise await self._missing(name, statements)
-        return _schedule_of(self._queue, rows[0])
+        return stored
 
     async def _next(
         self, statements: SchemaStatements, timing: Timing, stored: Schedule | None

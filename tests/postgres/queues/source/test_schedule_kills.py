@@ -99,7 +99,7 @@ async def assert_each_tick_once(log: Log, kills: int, chance: random.Random) -> 
 
 
 async def test_each_tick_fires_once_although_processes_are_killed(log: Log) -> None:
-    await assert_each_tick_once(log, 10, random.Random(0))
+    await assert_each_tick_once(log, 6, random.Random(0))
 
 
 @pytest.mark.soak
