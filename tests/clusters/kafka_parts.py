@@ -139,7 +139,6 @@ class Parts:
             self.topic,
             bootstrap=self.access,
             group=new_name("group"),
-            commit_timeout=REQUEST,
             **times,
             **options,
         )

@@ -48,8 +48,8 @@ def freeze(nats: EmbeddedNats, stream: str) -> None:
 
 @pytest.mark.parametrize(
     "event",
-    [step_down, freeze, pytest.param(kill, marks=pytest.mark.long)],
-    ids=lambda each: each.__name__,
+    [step_down, *(pytest.param(each, marks=pytest.mark.long) for each in (freeze, kill))],
+    ids=["step_down", "freeze", "kill"],
 )
 async def test_each_message_is_in_the_stream_once_and_is_handled_in_order(
     three: EmbeddedNats, event: Callable[[EmbeddedNats, str], None]

@@ -273,10 +273,12 @@ async def test_an_asynchronous_standby_loses_what_it_did_not_have_and_this_is_to
     print(results, promotion.fed - len(kept), "messages gone")  # noqa: T201
     assert len(kept) < promotion.fed
     assert {*kept} <= {*promotion.handled["stream"]}
-    assert results["queue"][2] == 0
+    assert results["queue"][2] == results["stream"][2] == 0
     assert [line for line in log.lines() if "all: the slots" in line and "are lost" in line]
+    assert [line for line in log.lines() if "is not in the log of the server" in line]
 
 
+@pytest.mark.long
 async def test_a_frozen_primary_is_left_for_its_successor(primary: EmbeddedPostgres) -> None:
     async with writing(primary) as batcher:
         await batcher.deliver({"n": 0})

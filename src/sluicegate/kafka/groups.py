@@ -52,6 +52,10 @@ _GONE = (
     "to %d were never delivered; reading continues at %d (start=%s)"
 )
 _OTHER_LOG = "%s: %s ends at %d, before the next offset, %d: reading begins again at %d (start=%s)"
+_TRUNCATED = (
+    "%s: %s was truncated before the next offset, and has grown again to %d (next: %d): reading "
+    "begins again at %d (start=%s)"
+)
 MEMORY = 60.0
 """Seconds for which a loss is counted."""
 MANY = 3
@@ -172,6 +176,8 @@ class Retained(NamedTuple):
     end: int
     start: int | None
     """`None` if only stored positions are start points."""
+    is_truncated: bool = False
+    """Whether the log was truncated before the offset in question."""
 
     @classmethod
     async def of(cls, client: Offsets, start: StartPoint, partition: TopicPartition) -> Retained:
@@ -184,7 +190,7 @@ class Retained(NamedTuple):
 
     def has(self, offset: int) -> bool:
         """Return whether reading can continue at an offset."""
-        return self.first <= offset <= self.end
+        return self.first <= offset <= self.end and not self.is_truncated
 
     def why_not(self, partition: TopicPartition, offset: int) -> str:
         """Say that the partition is not read, as there is no start point."""
@@ -201,7 +207,8 @@ class Retained(NamedTuple):
         to = max(self.first, self.start)
         if self.is_other_log(offset):
             named = (group, partition, self.end, offset, to, start)
-            log_safely(logger, logging.ERROR, _OTHER_LOG, *named)
+            told = _TRUNCATED if offset <= self.end else _OTHER_LOG
+            log_safely(logger, logging.ERROR, told, *named)
         else:
             lost = (group, partition, offset, self.first, to - 1, to, start)
             log_safely(logger, logging.ERROR, _GONE, *lost)
@@ -209,7 +216,7 @@ class Retained(NamedTuple):
 
     def is_other_log(self, offset: int) -> bool:
         """Return whether the log was replaced since this offset was the next one."""
-        return offset > self.end
+        return offset > self.end or self.is_truncated
 
 
 class History:

@@ -86,6 +86,14 @@ def is_out_of_range(error: KafkaError) -> bool:
     return error.code() in _NO_OFFSET
 
 
+def is_truncated(error: KafkaError) -> bool:
+    """Return whether the log was truncated before the next offset, and may have grown again.
+
+    librdkafka names this cause in the text of the error only.
+    """
+    return KafkaError(KafkaError._LOG_TRUNCATION).str() in error.str()
+
+
 def is_denied(error: KafkaError | None) -> bool:
     """Return whether reading a topic is not allowed."""
     return error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED

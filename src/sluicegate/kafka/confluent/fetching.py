@@ -12,7 +12,8 @@
    next claim of its partition is read from its own position.
 4. A settled span of the stored map is skipped if it is long.
 5. If an offset is no longer retained, reading continues at the start point, and the gap is
-   reported. If the offset is beyond the end of the log, the log was replaced, and so is the claim.
+   reported. If the offset is beyond the end of the log, or librdkafka finds the log truncated before it (by the epochs of
+   leaders), the log was replaced, and so is the claim.
 6. Delivery never suspends, so a cancelled fetch has delivered nothing.
 """
 
@@ -25,7 +26,7 @@ from confluent_kafka import KafkaException
 from ..._core.clock import LOOP_CLOCK
 from ..._core.source import Fetched
 from ..groups import LEAST_SHARE, LONG_SPAN, Retained
-from .errors import is_out_of_range, reason_of
+from .errors import is_out_of_range, is_truncated, reason_of
 from .reader import runs
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ class ShareFetcher:
         """The claims that are being read."""
         self._seen = 0
         """The number of claim changes that have been handled."""
-        self._out_of_range: list[ArrivingClaim] = []
-        """Claims whose next offsets are out of range."""
+        self._out_of_range: list[tuple[ArrivingClaim, bool]] = []
+        """Claims whose next offsets are out of range, and whether their logs were truncated."""
         self._standing: set[ArrivingClaim] = set()
         """Claims that remain out of range."""
         self._has_read = False
@@ -96,7 +97,7 @@ class ShareFetcher:
                     await self._repair()
                 self._sort(self._reader.take_kept())
                 if self._out_of_range:
-                    found = await self._relocate(self._out_of_range[0])
+                    found = await self._relocate(*self._out_of_range[0])
                     del self._out_of_range[0]
                 else:
                     await self._place(claims)
@@ -219,7 +220,7 @@ class ShareFetcher:
         """
         assert run.error is not None
         if is_out_of_range(run.error):
-            self._out_of_range.append(owned)
+            self._out_of_range.append((owned, is_truncated(run.error)))
             return
         self._has_failed = True
         self._troubles.note(
@@ -237,7 +238,7 @@ class ShareFetcher:
 
     # -- offsets out of range ----------------------------------------------------------------------
 
-    async def _relocate(self, owned: ArrivingClaim) -> list[Fetched]:
+    async def _relocate(self, owned: ArrivingClaim, truncated: bool) -> list[Fetched]:
         """Continue at an existing offset after the next one was out of range."""
         claim, was = owned.claim, owned.ahead
         partition = claim.partition
@@ -246,8 +247,12 @@ class ShareFetcher:
         except (KafkaException, LookupError) as error:
             self._has_failed = True
             self._troubles.note(str(partition), reason_of(error, self._options, partition.topic))
-            owned.restart()
+            if truncated:  # read again, the offset would be taken for one of the present log
+                self._out_of_range.append((owned, truncated))
+            else:
+                owned.restart()
             return []
+        retained = retained._replace(is_truncated=truncated)
         if self._membership.owned(claim) is not owned:
             return []
         if retained.has(was):

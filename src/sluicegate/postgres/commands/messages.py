@@ -11,6 +11,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from ..._core.errors import UnavailableError
 from ..._core.logs import for_log
 from ...cli.console import (
     BAD_USE,
@@ -173,10 +174,12 @@ async def _run(
 
 
 async def _records(reader: LogReader, first: int, last: int | None) -> AsyncGenerator[Record]:
-    horizon = (await reader.horizon()).position
+    horizon, _, server = await reader.horizon()
     end = horizon if last is None else min(last, horizon)
     while first <= end:
-        found, is_cut = await reader.span(first, end, PAGE, PAGE_BYTES)
+        found, is_cut, answered = await reader.span(first, end, PAGE, PAGE_BYTES)
+        if answered != server:  # its log may have other messages up to the horizon
+            raise UnavailableError("the server was restarted or replaced by another one")
         for record in found:
             yield record
         if len(found) < PAGE and not is_cut:

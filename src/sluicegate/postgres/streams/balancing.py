@@ -250,7 +250,7 @@ class StandingHorizon:
 
     async def check(self) -> None:
         """Check once. Raises errors of the client."""
-        position, last = await self._log.horizon()
+        position, last, _ = await self._log.horizon()
         now = self._clock.now()
         if position != self._at or position >= last:
             self._at, self._since = position, now

@@ -13,6 +13,8 @@
 6. The group that is farthest behind comes first. A second group gets half of the room, so that a
    slot with a long backlog does not starve the others; the other groups take turns as the second
    one.
+7. Each answer names its server, by the start time. Another one, such as a promoted standby or the
+   same server after a crash, may have lost messages and assigned their positions again.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ _COLUMNS = (
 )
 SPREAD = 10_000
 """The most positions between the cursors of a group."""
+_SERVER = "extract(epoch FROM pg_postmaster_start_time())::float8"
 TELL_AFTER = 10_000
 """Number of positions without a record after which a slot's position moves nevertheless."""
 
@@ -62,6 +65,14 @@ class PageRows(NamedTuple):
     records: Sequence[Record]
     is_cut: bool
     """Whether the limit in bytes has left out others."""
+    server: float
+    """The start time of the server that answered."""
+
+    @classmethod
+    def of(cls, topic: str, rows: Sequence[Any]) -> PageRows:
+        """Read rows of `_limit`: a page without messages is one row without a position."""
+        server, found = rows[0][0], [row[1:] for row in rows if row[1] is not None]
+        return cls([record_of(topic, row) for row in found], is_cut(found), server)
 
 
 class Horizon(NamedTuple):
@@ -71,6 +82,19 @@ class Horizon(NamedTuple):
     """No message can become visible at or before this position any more."""
     last: int
     """The last position that was assigned."""
+    server: float
+    """The start time of the server that answered."""
+
+
+class Seen(NamedTuple):
+    """A message that was read."""
+
+    position: int
+    id: str
+
+
+class ServerReplaced(Exception):
+    """Another server has answered, whose log may be shorter than the one that was read."""
 
 
 class LogReader:
@@ -84,7 +108,8 @@ class LogReader:
         self._condition = condition = selection.condition
         self._horizon = (
             f"SELECT {schema}.horizon() AS position, "
-            f"(SELECT last_value - (NOT is_called)::int FROM {schema}.position) AS last"
+            f"(SELECT last_value - (NOT is_called)::int FROM {schema}.position) AS last, "
+            f"{_SERVER} AS server"
         )
         self._scan = _limit(
             f"SELECT {STORED} FROM {schema}.message m WHERE m.position >= $1 AND "
@@ -109,7 +134,12 @@ class LogReader:
     async def horizon(self) -> Horizon:
         """Return the current horizon, on the primary server."""
         (row,) = await self._connections.fetch(self._horizon)
-        return Horizon(row["position"], row["last"])
+        return Horizon(row["position"], row["last"], row["server"])
+
+    async def server(self) -> float:
+        """Return the start time of the server that answers."""
+        ((server,),) = await self._connections.fetch(f"SELECT {_SERVER}")
+        return float(server)
 
     async def records(self, page: Page, most_bytes: int) -> PageRows:
         """Return the first messages of a page, of at most `most_bytes` bytes, but at least one."""
@@ -125,14 +155,14 @@ class LogReader:
                 limits[held.slot] = held.cursor
             given = (page.first, page.last, limits, page.room, most_bytes)
             rows = await self._connections.fetch(self._scan, *given)
-        return PageRows([record_of(self._topic, row) for row in rows], is_cut(rows))
+        return PageRows.of(self._topic, rows)
 
     async def span(self, first: int, last: int, most: int, most_bytes: int) -> PageRows:
         """Return the first messages from `first` to `last`, of all slots: at most `most`, of at most
         `most_bytes` bytes, but at least one if there is one.
         """
         rows = await self._connections.fetch(self._scan, first, last, [0] * SLOTS, most, most_bytes)
-        return PageRows([record_of(self._topic, row) for row in rows], is_cut(rows))
+        return PageRows.of(self._topic, rows)
 
     async def oldest(
         self, cursors: Mapping[int, int], last: int, earlier: Collection[int]
@@ -166,12 +196,21 @@ class LogReader:
         )
         return {row["slot"]: row["over"] for row in rows}
 
-    async def last_visible(self) -> int:
-        """Return the position of the last visible message, of any selection; 0 if there is none."""
+    async def last_visible(self) -> tuple[Seen | None, float]:
+        """Return the last visible message, of any selection, and the server that answered."""
         (row,) = await self._connections.fetch(
-            f"SELECT coalesce(max(m.position), 0) AS position FROM {self._schema}.message m"
+            f"SELECT {_SERVER} AS server, m.position, m.id::text FROM (SELECT) AS one LEFT JOIN "
+            f"(SELECT * FROM {self._schema}.message ORDER BY position DESC LIMIT 1) AS m ON true"
         )
-        return int(row["position"])
+        found = None if row["position"] is None else Seen(row["position"], row["id"])
+        return found, row["server"]
+
+    async def has(self, seen: Seen) -> bool:
+        """Whether the log has this message at its position."""
+        rows = await self._connections.fetch(
+            f"SELECT FROM {self._schema}.message m WHERE m.position = $1 AND m.id::text = $2", *seen
+        )
+        return bool(rows)
 
     async def first_at(self, time: datetime) -> int | None:
         """Return the lowest position of a message of this time or later; `None` if there is none."""
@@ -204,7 +243,8 @@ class LogReader:
 
 
 def _limit(page: str) -> str:
-    return within(_COLUMNS, page, "$5::bigint", "m.position")
+    found = within(_COLUMNS, page, "$5::bigint", "m.position")
+    return f"SELECT {_SERVER}, f.* FROM (SELECT) AS one LEFT JOIN ({found}) AS f ON true ORDER BY 2"
 
 
 def _arguments(cursors: Mapping[int, int], earlier: Collection[int]) -> tuple[object, ...]:
@@ -285,6 +325,9 @@ class StreamDelivery:
     2. Offsets between messages have no record. They are reported to the consumer with the next record
        of the slot, and without one only after `TELL_AFTER` positions, because each report is a position
        to store. A skipped message is reported at once, so that it is not taken for unread.
+    3. A horizon, and the pages up to it, are of one server. Another one is accepted only if it has
+       the last message that was read, and so has assigned no position before it again, or after all
+       claims have ended.
     """
 
     def __init__(self, log: LogReader, book: SlotBook) -> None:
@@ -294,11 +337,16 @@ class StreamDelivery:
         self._visible = 0
         """The last message that was seen, in any slot."""
         self._turn = 0
+        self.seen: Seen | None = None
+        """The last message that was read, or found to exist."""
+        self.server: float | None = None
+        """The server whose log is read; `None` if that is to be confirmed."""
 
-    @property
-    def horizon(self) -> int:
-        """The horizon that was read last."""
-        return self._horizon
+    def accept(self, server: float, *, is_same_log: bool = True) -> None:
+        """Read the log of this server."""
+        self.server = server
+        self.seen = self.seen if is_same_log else None
+        self.rewind()
 
     def rewind(self) -> None:
         """Forget the state of a server that was lost: a restored one may be older."""
@@ -310,29 +358,45 @@ class StreamDelivery:
 
         They have at most `most_bytes` bytes, unless the first of a page is larger.
 
-        Raises errors of the client.
+        Raises errors of the client, and `ServerReplaced`.
         """
-        is_fresh = False
+        is_fresh, server = False, self.server
         while True:
             plan = pages(wanted, self._horizon, most, self._turn)
             if not plan and is_fresh:
                 return await self._report(wanted)
             if not plan:
-                self._horizon = max(self._horizon, (await self._log.horizon()).position)
+                horizon = await self._log.horizon()
+                if self.seen is not None and horizon.last < self.seen.position:
+                    self.server = None
+                self._check(server, horizon.server)
+                self._horizon = max(self._horizon, horizon.position)
                 is_fresh = True
                 continue
             self._turn += 1
             share = max(1, most_bytes // len(plan))
             read = [(page, await self._log.records(page, share)) for page in plan]
+            self._check(server, *(rows.server for _, rows in read))
             if found := self._take(read):
                 return found
+
+    def _check(self, server: float | None, *answered: float) -> None:
+        """Raise `ServerReplaced` unless all is from the server since the beginning of the fetch."""
+        if server is None or {self.server, *answered} != {server}:
+            raise ServerReplaced
+
+    def _see(self, seen: Seen) -> None:
+        self._visible = max(self._visible, seen.position)
+        if self.seen is None or seen.position > self.seen.position:
+            self.seen = seen
 
     def _take(self, read: Sequence[tuple[Page, PageRows]]) -> list[Fetched]:
         records: dict[int, list[Record]] = {}
         left_out: set[int] = set()
-        for page, (rows, cut) in read:
+        for page, (rows, cut, _) in read:
             positions = [row.offset for row in rows]
-            self._visible = max([self._visible, *positions[-1:]])
+            if rows:
+                self._see(Seen(rows[-1].offset, dict(rows[-1].headers)["id"].decode()))
             reach = page.reach(positions, is_cut=cut)
             for held in page.slots:
                 held.read_to(reach)
@@ -352,7 +416,11 @@ class StreamDelivery:
     async def _report(self, wanted: Sequence[HeldSlot]) -> list[Fetched]:
         far = [held for held in wanted if held.cursor - held.told >= TELL_AFTER]
         if far:
-            self._visible = max(self._visible, await self._log.last_visible())
+            server = self.server
+            seen, answered = await self._log.last_visible()
+            self._check(server, answered)
+            if seen is not None:
+                self._see(seen)
         return [
             Fetched(held.claim, (), held.tell(self._visible + 1))
             for held in far

@@ -5,22 +5,27 @@
 2. `_keep` extends the locks independently, since a check may wait; `_watch` ends the claims if the
    locks were not extended in time.
 3. A fetch delivers only while the locks are known to be held.
+4. After a failover the log may be shorter than it was read, and grow again with other messages at
+   the same positions. Another server is therefore confirmed before messages are delivered or
+   positions stored: claims whose stored position is another one end, and all claims if the log does
+   not have the last message that was read.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError
-from ..._core.logs import for_log
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.cuts import end_if_cut
 from ..records.source import FAILED, RETRY_TO, Serving
 from .balancing import Balancer as Looker
 from .balancing import StandingHorizon
 from .holding import SlotHolder
-from .log_reader import StreamDelivery
+from .log_reader import ServerReplaced, StreamDelivery
 from .slots import SlotBook, StoredSlots
 
 if TYPE_CHECKING:
@@ -34,6 +39,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sluicegate.postgres")
 
+_SHORTER = (
+    "%s: the message at position %d, which was read, is not in the log of the server that answers now "
+    "(the last position is %d): the previous server has lost the last messages, unless this one was "
+    "deleted; all slots begin again at their stored positions"
+)
 COUNT_TO = 256_000
 """The most messages to count for a lag: 1,000 in each of 256 slots."""
 
@@ -74,6 +84,7 @@ class OpenStream(Serving):
         )
         self._delivery = StreamDelivery(log, self._book)
         self._standing = StandingHorizon(log, self._troubles, clock)
+        self._confirming = asyncio.Lock()
         self._has_begun = False
         self._over: int | None = None
         """The last position to deliver, for a source that ends."""
@@ -97,6 +108,7 @@ class OpenStream(Serving):
         positions = (await self._stored.read()).positions
         horizon = await self._log.horizon()
         self._balancer.check_positions(positions, horizon.last)
+        self._delivery.accept(horizon.server)
         if options.ends:
             self._over = horizon.position
         self._has_begun = True
@@ -178,7 +190,28 @@ class OpenStream(Serving):
             return []
         paused, kept = self._balancer.paused, self._holder.in_time(self._book.among(claims))
         wanted = [held for held in kept if held.slot not in paused]
-        return await self._delivery.fetch(wanted, most, self._host.room_bytes)
+        try:
+            return await self._delivery.fetch(wanted, most, self._host.room_bytes)
+        except ServerReplaced:
+            await self._confirm()
+            return []
+
+    async def _confirm(self) -> None:
+        """Find out whether the log is the one that was read, if another server answers."""
+        async with self._confirming:
+            delivery = self._delivery
+            server = await self._log.server()
+            if server == delivery.server:
+                return
+            delivery.rewind()
+            await self._holder.check(await self._stored.read())
+            seen = delivery.seen
+            is_same_log = seen is None or await self._log.has(seen)
+            if seen is not None and not is_same_log:
+                told = (self._name, seen.position, (await self._log.horizon()).last)
+                log_safely(logger, logging.ERROR, _SHORTER, *told)
+                self._holder.lose(self._book.all, "their messages may have been lost")
+            delivery.accept(server, is_same_log=is_same_log)
 
     async def _is_over(self, last: int) -> bool:
         """Whether each message up to `last` is delivered, settled elsewhere, or in a paused slot."""
@@ -198,6 +231,7 @@ class OpenStream(Serving):
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
         """Store the positions of open claims."""
+        await self._confirm()
         return await self._holder.commit(positions)
 
     def replace(self, claim: SourceClaim) -> None:
