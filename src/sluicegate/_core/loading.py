@@ -2,7 +2,8 @@
 
 1. The function raises `NotLoaded` instead of waiting. Its caller, which may wait, loads what is
    missing and calls it again: `called` does both. So the function stays synchronous and fast, and a
-   caller that handles records in order keeps their order.
+   caller that handles records in order keeps their order. `called_again` is for callers whose first
+   call must cost nothing more.
 2. The function may therefore run several times, and must have no effect before it has everything.
 3. Each loading makes progress or raises, so the calls end.
 """
@@ -34,10 +35,20 @@ async def called(function: Callable[[Any], Any], argument: object) -> Any:
 
     Suspends while loading. Raises the errors of the function and of loading.
     """
+    try:
+        answer = function(argument)
+        return await answer if inspect.isawaitable(answer) else answer
+    except NotLoaded as error:
+        missing = error
+    return await called_again(missing, function, argument)
+
+
+async def called_again(missing: NotLoaded, function: Callable[[Any], Any], argument: object) -> Any:
+    """Like `called`, after a first call that lacked something."""
     while True:
+        await missing.load()
         try:
             answer = function(argument)
             return await answer if inspect.isawaitable(answer) else answer
-        except NotLoaded as missing:
-            lacking = missing
-        await lacking.load()
+        except NotLoaded as error:
+            missing = error

@@ -39,6 +39,7 @@ from .._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
+from .._core.loading import called
 from .._core.logs import for_log
 from .._core.positions import CauseUnclear, aborted_by_handler
 from .._core.send import send
@@ -249,7 +250,7 @@ class MessageEffect:
         message = self._message
         message.lend(connection)
         try:
-            answer = await self._handler(message)
+            answer = await called(self._handler, message)
         finally:
             message.lend(None)
         if isinstance(answer, Ack):

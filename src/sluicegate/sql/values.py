@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from uuid import UUID
 
 from .._core.values.changed_values import DECIMAL_DIGITS, ChangedValue, elements
+from .._core.values.encoding import to_json
 
 if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
@@ -657,10 +658,15 @@ def needed(
 
 
 def checked_json(process: Processor) -> Processor:
-    """A conversion to JSON that refuses NaN and infinities, which are no JSON."""
+    """A conversion to JSON that refuses NaN and infinities, which are no JSON. Values inside that are
+    not of JSON have the same form as elsewhere.
+    """
 
     def checked(value: Any) -> Any:
-        text = process(value)
+        try:
+            text = process(value)
+        except TypeError:  # inside it is a value such as a decimal or a date
+            text = process(json.loads(to_json(value)))
         if isinstance(text, str) and ("NaN" in text or "Infinity" in text):
             json.loads(text, parse_constant=_refuse_constant)
         return text

@@ -202,6 +202,21 @@ def test_bytes_that_do_not_fit_are_poison_and_are_not_quoted(data: bytes) -> Non
     assert "xff" not in str(refused.value)
 
 
+NODE = {"type": "record", "name": "Node", "namespace": "n", "fields": [
+    {"name": "next", "type": ["null", "Node"]},
+    {"name": "more", "type": {"type": "map", "values": "n.Node"}, "default": {}},
+]}  # fmt: skip
+
+
+def test_deeply_nested_bytes_are_poison_and_do_not_crash_the_process() -> None:
+    """The compiled reader of fastavro ends the process, without an exception."""
+    value = {"next": {"next": None, "more": {}}, "more": {"a": {"next": None, "more": {}}}}
+    assert decoded(framed(NODE, value), NODE) == value
+    for schema in (NODE, ["null", NODE], {"type": "array", "items": NODE}):
+        with pytest.raises(DecodeError, match="RecursionError"):
+            decoded(b"\0\0\0\0\1" + b"\2" * 100_000, schema)
+
+
 def test_references_are_known_by_their_names_also_in_a_union() -> None:
     outer = {
         "type": "record",

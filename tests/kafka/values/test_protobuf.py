@@ -186,6 +186,21 @@ def test_what_is_encoded_is_decoded(number: int, data: bytes, counts: Any, note:
     assert (row["id"], row["data"], row["counts"], row["note"]) == (number, data, counts, note)
 
 
+def test_a_message_without_a_required_field_is_poison() -> None:
+    """Of the second version of Protobuf, whose parser accepts it."""
+    file: Any = descriptor_pb2.FileDescriptorProto(name="old.proto", syntax="proto2")
+    kind = file.message_type.add(name="Old")
+    _field(kind, "needed", 5, label=2)
+    _field(kind, "other", 5, default_value="7")
+    pool: Any = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    old: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("Old"))
+    decode = Protobuf(SchemaRegistry("http://registry"), old).decode
+    assert message_to_row(decode(b"\0\0\0\0\7\0\x08\1")) == {"needed": 1, "other": None}
+    with pytest.raises(DecodeError):
+        decode(b"\0\0\0\0\7\0\x10\1")
+
+
 def test_a_registry_that_has_only_text_is_a_refusal_and_a_broken_schema_is_poison() -> None:
     async def scenario() -> None:
         async with scripted_registry() as there:

@@ -1,5 +1,5 @@
 """The registry down, slow or wrong: records wait, and only those that it does not know are poison.
-White box: the clock of what it remembers.
+White box: the clock and the contents of what it remembers, and the replay of one record.
 """
 
 from __future__ import annotations
@@ -25,13 +25,25 @@ from sluicegate import (
     flow,
 )
 from sluicegate.batcher import LoopClock
-from sluicegate.consumer import MemoryLog, MemorySource, Poison, decode, with_steps
+from sluicegate.consumer import (
+    MemoryLog,
+    MemorySource,
+    Poison,
+    Record,
+    decode,
+    with_steps,
+)
+from sluicegate.consumer.jobs import EventContext
+from sluicegate.consumer.lanes.message import handle_again
 from sluicegate.http import HttpAccess
 from sluicegate.kafka import Avro, SchemaRegistry
+from sluicegate.postgres import PostgresEffects
 from sluicegate.sinks import MemorySink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sluicegate.testing import EmbeddedPostgres
 
 SEVEN = framed(ITEM, {"n": 7})
 
@@ -185,6 +197,20 @@ def test_a_schema_that_cannot_be_used_is_a_refusal(
     run(scenario())
 
 
+def test_a_schema_that_another_process_registers_meanwhile_is_used() -> None:
+    """The registry refuses the slower one of both, for example as a subject that exists already."""
+
+    async def scenario() -> None:
+        async with scripted_registry() as there:
+            there.answers["/subjects/t-value/versions"] = 409, {"error_code": 409}
+            there.answers["/subjects/t-value"] = 200, {"id": 5}
+            registry = SchemaRegistry(there.url)
+            encode = Avro(registry, ITEM, auto_register=True).encoder("t")
+            assert await registry.call(encode, {"n": 7}) == framed(ITEM, {"n": 7}, 5)
+
+    run(scenario())
+
+
 def test_logins_and_certificates_are_those_of_http() -> None:
     """Basic, bearer and mutual TLS; no error shows them."""
 
@@ -268,7 +294,48 @@ def by_async_pipe(log: MemoryLog, avro: Avro, done: list[Any], letters: list[Any
     return flow.pipe(MemorySource(log, ends=True), Batcher(write), row, poison=poison).run()
 
 
-@pytest.mark.parametrize("way", [by_consumer, by_batches, by_pipe, by_async_pipe])
+def by_handler(log: MemoryLog, avro: Avro, done: list[Any], letters: list[Any]) -> Any:
+    """Without a step."""
+
+    async def handle(message: Message) -> None:
+        done.append(avro.value(message))
+
+    return _consumer(log, letters).run(handle)
+
+
+def by_thread(log: MemoryLog, avro: Avro, done: list[Any], letters: list[Any]) -> Any:
+    def handle(message: Message) -> None:
+        done.append(avro.decode(message.value))
+
+    return _consumer(log, letters).run(handle)
+
+
+def by_batch_handler(log: MemoryLog, avro: Avro, done: list[Any], letters: list[Any]) -> Any:
+    async def handle(messages: list[Message]) -> None:
+        done.extend([avro.value(message) for message in messages])
+
+    return _consumer(log, letters).run_batch(handle, size=10, max_wait=0.05)
+
+
+def by_events(log: MemoryLog, avro: Avro, done: list[Any], letters: list[Any]) -> Any:
+    async def handle(context: EventContext) -> None:
+        done.append(avro.value(context.message))
+
+    return _consumer(log, letters).run_events(handle)
+
+
+def _consumer(log: MemoryLog, letters: list[Any]) -> Consumer:
+    async def keep(batch: Any) -> None:
+        letters.extend(batch)
+
+    source = MemorySource(log, ends=True)
+    return Consumer(source, ordering="key", poison=Poison("skip", dead_letters=keep))
+
+
+WAYS = [by_consumer, by_batches, by_pipe, by_async_pipe, by_handler, by_thread, by_batch_handler, by_events]  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_good_records_pass_in_order_poison_is_kept_and_an_outage_loses_nothing(
     way: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -298,7 +365,11 @@ def test_good_records_pass_in_order_poison_is_kept_and_an_outage_loses_nothing(
         assert len(letters) == 2
 
     run(scenario())
-    told = [record.getMessage() for record in caplog.records if "SchemaRegistry" in record.message]
+    told = [
+        record.getMessage()
+        for record in caplog.records
+        if record.message.startswith("SchemaRegistry")
+    ]
     assert len(told) == 2
     assert "to repair: give credentials" in told[0]
     assert "responds again" in told[1]
@@ -317,6 +388,78 @@ def test_a_dead_letter_is_replayed_with_its_own_steps() -> None:
             handler = with_steps(handle, Avro(registry).step)
             await Consumer(MemorySource(log, ends=True)).run(handler)
             assert seen == [{"n": 7}]
+
+    run(scenario())
+
+
+def test_a_letter_is_handled_again_by_a_handler_that_decodes() -> None:
+    async def scenario() -> None:
+        async with scripted_registry() as there:
+            there.has(1, ITEM)
+            avro, seen = Avro(SchemaRegistry(there.url)), list[Any]()
+
+            async def handle(message: Message) -> None:
+                seen.append(avro.value(message))
+
+            await handle_again(handle, Record("t", 0, 0, value=SEVEN))
+            assert seen == [{"n": 7}]
+
+    run(scenario())
+
+
+def test_a_handler_in_a_transaction_decodes(embedded_postgres: EmbeddedPostgres) -> None:
+    async def scenario() -> None:
+        async with scripted_registry() as there:
+            there.has(1, ITEM)
+            avro, seen, log = Avro(SchemaRegistry(there.url)), list[Any](), MemoryLog()
+            log.produce("t", SEVEN)
+
+            async def handle(message: Message) -> None:
+                seen.append(avro.value(message))
+
+            effects = PostgresEffects(embedded_postgres.dsn)
+            await flow.transaction(
+                MemorySource(log, ends=True), effects, handle, name="decodes"
+            ).run()
+            assert seen == [{"n": 7}]
+
+    run(scenario())
+
+
+def test_without_a_loop_a_codec_waits_for_the_registry() -> None:
+    """In a thread or a script. An outage is not poison."""
+
+    async def scenario() -> None:
+        async with scripted_registry() as there:
+            avro = Avro(SchemaRegistry(there.url))
+            there.answers["/schemas/ids/1"] = 503, {}
+            with pytest.raises(UnavailableError, match="503"):
+                await asyncio.to_thread(avro.decode, SEVEN)
+            there.has(1, ITEM)
+            assert await asyncio.to_thread(avro.decode, SEVEN) == {"n": 7}
+            with pytest.raises(PermanentError, match="does not know"):
+                await asyncio.to_thread(avro.decode, framed(ITEM, {"n": 7}, 99))
+            there.answers["/subjects/t-value"] = 200, {"id": 5}
+            encode = Avro(SchemaRegistry(there.url), ITEM).encoder("t")
+            assert await asyncio.to_thread(encode, {"n": 7}) == framed(ITEM, {"n": 7}, 5)
+
+    run(scenario())
+
+
+def test_unknown_ids_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by their number, nor by tracebacks, which would keep the responses alive."""
+    monkeypatch.setattr("sluicegate.kafka.values.registry._UNKNOWN_MOST", 10)
+
+    async def scenario() -> None:
+        async with scripted_registry() as there:
+            registry = SchemaRegistry(there.url)
+            decode = Avro(registry).decode
+            for number in range(15):
+                with pytest.raises(PermanentError):
+                    await registry.call(decode, framed(ITEM, {"n": 7}, number))
+            kept = registry.client._unknown
+            assert len(kept) == 10
+            assert {each.value.__traceback__ for each in kept.values()} == {None}
 
     run(scenario())
 

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass, TransientError
+from ..._core.loading import NotLoaded, called_again
 from ..._core.logs import for_log, log_safely
 from ..lanes.batches import LaneId, lane_of
 from .results import ACK, Ack, BatchResultCountError, Nak, Terminate, of_raised
@@ -169,7 +170,10 @@ class BatchWorker(Slot):
             if shared.steps or shared.schedule.has_undecodable:
                 sifted = await sift(shared.steps, batch)
             if sifted.shown:
-                returned = await shared.handler(list(sifted.shown))
+                try:
+                    returned = await shared.handler(list(sifted.shown))
+                except NotLoaded as missing:
+                    returned = await called_again(missing, shared.handler, list(sifted.shown))
         except GeneratorExit as raised:
             if is_closed(task):
                 raise

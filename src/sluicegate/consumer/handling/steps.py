@@ -31,7 +31,7 @@ from ..._core import checks
 from ..._core.checks import accepts, bad
 from ..._core.classify import caused, classified
 from ..._core.errors import ErrorClass
-from ..._core.loading import NotLoaded, called
+from ..._core.loading import NotLoaded, called_again
 from ..._core.logs import for_log, log_safely
 from ..._core.park_store import ParkedRecord
 from ..._core.source import UndecodableRecord
@@ -128,8 +128,8 @@ async def before(steps: Sequence[Step], message: Message) -> object:
                 continue
             if inspect.isawaitable(answer):
                 answer = await answer
-        except NotLoaded:
-            answer = await called(step, message)
+        except NotLoaded as missing:
+            answer = await called_again(missing, step, message)
         if answer is None:
             continue
         if not isinstance(answer, _RESULTS):

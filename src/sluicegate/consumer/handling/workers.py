@@ -14,7 +14,8 @@
    never suspends yields to other tasks after `TURNS_BEFORE_YIELD` messages, or when a message has
    started a task.
 6. A message whose record could not be decoded is settled without the handler.
-7. Any exception of a handler is a failed try. `KeyboardInterrupt` and `SystemExit` also end the
+7. A handler that lacks something, such as a schema, is called again when it is loaded. Any other
+   exception of a handler is a failed try. `KeyboardInterrupt` and `SystemExit` also end the
    consumer, which raises them after its drain.
 """
 
@@ -25,6 +26,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 from ..._core.clock import LOOP_CLOCK
+from ..._core.loading import NotLoaded, called_again
 from ..._core.runtime.loops import Exit, running_loop
 from .results import Ack, Nak, of_raised
 from .steps import refused
@@ -351,15 +353,12 @@ class MessageWorker(Slot):
 
     async def work(self) -> None:
         """Handle ready messages; rest when there are none."""
-        shared = self._shared
+        shared, task, turns = self._shared, asyncio.current_task(), 0
+        assert task is not None
         schedule, workers, settler = shared.schedule, shared.workers, shared.settler
         ready, window, acknowledge = schedule.ready, schedule.window, schedule.acknowledge
-        handler, sleep = shared.handler, shared.run.clock.sleep
-        room, settled = shared.run.room, shared.run.settled
-        refill = window.refill_messages
-        task = asyncio.current_task()
-        assert task is not None
-        is_cancelling, turns = task.cancelling, 0
+        handler, sleep, refill = shared.handler, shared.run.clock.sleep, window.refill_messages
+        room, settled, is_cancelling = shared.run.room, shared.run.settled, task.cancelling
         workers.mark_running()
         while True:
             if not ready:
@@ -371,8 +370,11 @@ class MessageWorker(Slot):
                 workers.wake()
             self.running = message
             try:
-                end = refused(message) if schedule.has_undecodable else None
-                result = end or await handler(message)
+                try:
+                    end = refused(message) if schedule.has_undecodable else None
+                    result = end or await handler(message)
+                except NotLoaded as missing:
+                    result = await called_again(missing, handler, message)
             except GeneratorExit as error:
                 if is_closed(task):
                     raise

@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..._core.errors import ClosedError, TransientError
+from ..._core.loading import called
 from ..._core.order.keys import shown
 from ..._core.order.lanes import Entry, Lanes
 from ..._core.source import Position, TopicPartition
@@ -236,7 +237,7 @@ async def handle_again(
     partition = TopicPartition(record.topic, record.partition)
     claim = Claim(partition, 0, Position(record.offset), Lanes(), owner)
     lane = alone(record) if lane_key is None else lane_key
-    result = await handler(Message(lane, 0, record, claim, 0))
+    result = await called(handler, Message(lane, 0, record, claim, 0))
     if isinstance(result, Manual):
         result = await owner.settled()
     if (error := _error_of(result)) is not None:

@@ -1,11 +1,16 @@
-"""Avro, with fastavro."""
+"""Avro, with fastavro.
+
+fastavro's compiled reader ends the whole process, by a stack overflow, if a few kilobytes of a record
+are nested deeply. Only a recursive schema can nest them: its records are read by fastavro's reader in
+Python, which raises an exception.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..._core import checks
 from ..._core.errors import PermanentError
@@ -14,7 +19,7 @@ from .codec import Codec, Frame, Subjects, framed
 from .registry import Schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from .registry import Reference, SchemaRegistry
 
@@ -38,6 +43,7 @@ class Avro(Codec):
         auto_register: whether to register `schema` where it is missing; default `False`, since in
             production schemas are usually deployed by a pipeline.
 
+    A `datetime` without a time zone, where the schema has one, is in the local time of the process.
     A field that is unknown to the schema, or missing without a default, is an error of its item.
     Raises `ConfigError` for a bad argument and `MissingExtra` without fastavro. Connects to nothing.
     """
@@ -56,7 +62,7 @@ class Avro(Codec):
         import fastavro
 
         library: Any = fastavro  # its types are incomplete
-        self._reader, self._writer = library.schemaless_reader, library.schemaless_writer
+        self._writer = library.schemaless_writer
         self._validate = library.validate
         super().__init__(registry, subjects=subjects, auto_register=auto_register)
         self._schema = self._own = None
@@ -68,9 +74,9 @@ class Avro(Codec):
             raise checks.bad("schema", None, "must be given for these subjects= and auto_register=")
 
     def _read(self, frame: Frame) -> Any:
-        written = self._parsed(frame.path)
+        written, reader = self._parsed(frame.path)
         contents = io.BytesIO(frame.rest if frame.contents is None else frame.contents)
-        value = self._reader(contents, written, self._own)
+        value = reader(contents, written, self._own)
         if contents.read(1):
             raise ValueError("bytes are left")
         return value[_FIELD] if written["name"] == _WRAPPER else value
@@ -78,7 +84,7 @@ class Avro(Codec):
     def _write(self, subject: str, value: Any) -> bytes:
         if self._schema is None or self._own is None:
             schema_id = self._latest_id(subject)
-            schema = self._parsed(f"/schemas/ids/{schema_id}")
+            schema, _ = self._parsed(f"/schemas/ids/{schema_id}")
         else:
             schema_id, schema = self._id_of(subject, self._schema), self._own
         if schema["name"] == _WRAPPER:
@@ -92,18 +98,44 @@ class Avro(Codec):
         assert self._own is not None
         return str(self._own["name"])
 
-    def _parsed(self, path: str) -> dict[str, Any]:
-        return cast(
-            "dict[str, Any]", self._registry.known(("avro", path), partial(self._load, path))
-        )
+    def _parsed(self, path: str) -> _Parsed:
+        return cast("_Parsed", self._registry.known(("avro", path), partial(self._load, path)))
 
-    async def _load(self, path: str) -> dict[str, Any]:
+    async def _load(self, path: str) -> _Parsed:
         schema = await self._registry.fetch(path, self._kind)
         try:
-            return _parse(json.loads(schema.text), schema.references)
+            parsed = _parse(json.loads(schema.text), schema.references)
+            return _Parsed(parsed, _reader_for(parsed))
         except Exception as error:
             told = f"the schema {path} of the registry cannot be read ({type(error).__name__})"
             raise PermanentError(told) from error
+
+
+class _Parsed(NamedTuple):
+    """A schema, and fastavro's function that reads what it has written."""
+
+    schema: dict[str, Any]
+    reader: Callable[..., Any]
+
+
+def _reader_for(schema: dict[str, Any]) -> Callable[..., Any]:
+    import fastavro
+    from fastavro import _read_py  # not public; in fastavro 1.10 to 1.13
+
+    library: Any = _read_py if _is_recursive([*schema["__named_schemas"].values()]) else fastavro
+    return cast("Callable[..., Any]", library.schemaless_reader)
+
+
+def _is_recursive(schema: Any, inside: frozenset[str] = frozenset()) -> bool:
+    """Whether a part of a schema refers to a record that it is inside of."""
+    if isinstance(schema, str):
+        return schema in inside
+    if isinstance(schema, list):
+        return any(_is_recursive(each, inside) for each in cast("list[Any]", schema))
+    inside |= {schema.get("name")}
+    parts = [field["type"] for field in schema.get("fields", ())]
+    parts += [schema[name] for name in ("type", "items", "values") if name in schema]
+    return _is_recursive(parts, inside)
 
 
 _WRAPPER, _FIELD = "SluicegateValue", "value"  # a namespace would apply to the names inside

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from uuid import UUID
 
 from ..._core import checks
-from ..._core.errors import PermanentError
-from ..._core.loading import NotLoaded
+from ..._core.errors import SinkError
 from ..._core.values.encoding import getter
 from ...consumer.handling.results import DecodeError
 from .registry import Schema, SchemaRegistry
@@ -65,7 +64,9 @@ class Codec(ABC):
 
         Does not suspend. Raises `DecodeError` for bytes that are not what the schema says,
         `PermanentError` for an id that the registry does not know, and the error that lets steps,
-        transforms and sinks load a schema first; elsewhere `registry.call` does that.
+        handlers, transforms and sinks load a schema first; other code in an event loop needs
+        `registry.call`. In a thread without a loop it blocks until the schema is loaded, and raises
+        `UnavailableError` or `RefusedError` if that fails.
         """
         return None if data is None else self._of_frame(_framed(data))
 
@@ -96,7 +97,7 @@ class Codec(ABC):
     def _of_frame(self, frame: Frame) -> Any:
         try:
             return self._read(frame)
-        except (NotLoaded, PermanentError):
+        except SinkError:  # of loading
             raise
         except Exception as error:  # of a decoder, which may quote the value
             name = type(error).__name__

@@ -71,7 +71,10 @@ class Protobuf(Codec):
             path = frame.path
             load = partial(self._load, path)
             kind = self._registry.known(("protobuf", path), load)(tuple(indexes))
-        return kind.FromString(frame.rest[begin:] if frame.contents is None else frame.contents)
+        message = kind.FromString(frame.rest[begin:] if frame.contents is None else frame.contents)
+        if not message.IsInitialized():
+            raise ValueError("a required field is missing")
+        return message
 
     def _write(self, subject: str, value: Any) -> bytes:
         if self._message is None:

@@ -1,10 +1,11 @@
 """The client of a schema registry: what it knows, and the requests for what it does not.
 
 1. `known` returns what is cached, without suspending, and raises `NotLoaded` otherwise; the code that
-   calls a codec loads and calls it again (`_core.loading`).
+   calls a codec loads and calls it again (`_core.loading`). In a thread without an event loop, `known`
+   loads and waits.
 2. A schema's id and contents never change, so they are kept for ever. The latest version of a subject is
-   kept for `latest_for` seconds. An id or subject that the registry does not know is remembered for a
-   few seconds, so that a series of such records causes few requests.
+   kept for `latest_for` seconds. An id that the registry does not know is remembered for a few seconds,
+   so that a series of such records causes few requests; `_UNKNOWN_MOST` ids at most.
 3. One request at a time runs for the same thing: others wait for its result, or for its error. If it is
    cancelled, one of them takes over.
 4. Requests are rare, so each has its own connection: a registry needs no opening or closing, serves every
@@ -43,6 +44,7 @@ from ..._core.errors import (
 )
 from ..._core.loading import NotLoaded, called
 from ..._core.logs import for_log, log_safely
+from ..._core.runtime.loops import running_loop
 from ..._core.runtime.threads import close_within
 from ...http.client import whole_body
 from ...http.config import access_of, endpoint, header_value
@@ -62,6 +64,7 @@ _UNKNOWN = frozenset({40401, 40402, 40403, 409, 40901, 42201})
 """Codes of the registry: no such subject, version or schema; an incompatible or invalid schema."""
 _UNKNOWN_FOR = 5.0
 """Seconds for which an unknown id is remembered."""
+_UNKNOWN_MOST = 1000
 _MAX_BYTES = 16 << 20
 _MAX_REFERENCES = 1000
 _DOWN = "%r: %s; records wait until it responds"
@@ -96,7 +99,6 @@ class Schema:
 
 class _Known(NamedTuple):
     value: Any
-    error: PermanentError | None
     until: float
     """The wall time at which it expires."""
 
@@ -135,7 +137,7 @@ class SchemaRegistry:
 
     async def call(self, function: Callable[[Any], Any], argument: object) -> Any:
         """Return `function(argument)` after loading the schemas that it needs; for code of your own
-        that is not a step, a transform or a part of a record, which do the same.
+        that is not a step, a handler, a transform or a part of a record, which do the same.
 
         Args:
             function: a method of a codec, or a function that calls some; plain or async. It runs
@@ -167,27 +169,34 @@ class RegistryClient:
         if self._latest_for < 1:  # what is loaded has to last until it is used
             raise checks.bad("latest_for", latest_for, "must be at least 1 second")
         self._known: dict[object, _Known] = {}
+        self._unknown: dict[object, _Known] = {}
+        """The errors of what cannot be used, the oldest first."""
         self._running: dict[object, asyncio.Future[SinkError | None]] = {}
         self._is_down = False
 
     # -- what codecs use -----------------------------------------------------------------------------
 
     def known(self, key: object, load: Callable[[], Awaitable[Any]], *, keeps: bool = True) -> Any:
-        """Return what is cached under `key`. Does not suspend.
+        """Return what is cached under `key`. Does not suspend; blocks a thread without a loop.
 
         Raises `NotLoaded`, whose `load` calls the function, and the `PermanentError` of an earlier
         call. `keeps` is whether the value is valid for ever, and not only for `latest_for`.
         """
         found = self._known.get(key)
-        if found is None or (found.until != math.inf and found.until < LOOP_CLOCK.wall_time()):
-            told = (
-                f"a schema of {self!r} is not loaded; call the codec in a step, a transform or a "
-                "function of a sink, or with `await registry.call(function, argument)`"
-            )
-            raise NotLoaded(told, partial(self._once, key, load, keeps=keeps))
-        if found.error is not None:
-            raise copy.copy(found.error)
-        return found.value
+        if found is not None and (found.until == math.inf or _is_valid(found)):
+            return found.value
+        found = self._unknown.get(key)
+        if found is not None and _is_valid(found):
+            raise copy.copy(found.value)
+        loading = partial(self._once, key, load, keeps=keeps)
+        if running_loop() is None:
+            asyncio.run(loading())
+            return self._known[key].value
+        told = (
+            f"a schema of {self!r} is not loaded; call the codec in a step, a transform, a handler "
+            "or a function of a sink, or with `await registry.call(function, argument)`"
+        )
+        raise NotLoaded(told, loading)
 
     async def fetch(self, path: str, kind: str) -> Schema:
         """The schema at a path such as `/schemas/ids/7`, with its references. Raises
@@ -222,20 +231,18 @@ class RegistryClient:
         true. Raises `RefusedError` otherwise, and if it is incompatible with earlier versions.
         """
         path = f"/subjects/{quote(subject, safe='')}"
-        try:
-            if registers:
+        told = f"the given schema is not registered for the subject {subject!r}"
+        repair = "register it, pass auto_register=True, or omit the schema to use the latest"
+        if registers:
+            try:
                 answer = await self._request("POST", f"{path}/versions", schema.body)
-            else:
-                answer = await self._request("POST", f"{path}?normalize=true", schema.body)
-        except _Unknown as error:
-            if registers:
-                repair = "change the schema, or the compatibility level of the subject"
+                return cast("int", _checked(answer, "id", int))
+            except _Unknown as error:  # or another process has registered it at the same time
                 told = f"the schema for {subject!r} is refused: {error}"
-            else:
-                repair = (
-                    "register it, pass auto_register=True, or omit the schema to use the latest"
-                )
-                told = f"the given schema is not registered for the subject {subject!r}"
+                repair = "change the schema, or the compatibility level of the subject"
+        try:
+            answer = await self._request("POST", f"{path}?normalize=true", schema.body)
+        except _Unknown as error:
             raise self._refusal(told, repair) from error
         return cast("int", _checked(answer, "id", int))
 
@@ -253,8 +260,11 @@ class RegistryClient:
         try:
             value = await load()
         except PermanentError as error:
+            while len(self._unknown) >= _UNKNOWN_MOST:
+                self._unknown.pop(next(iter(self._unknown)), None)
+            # a copy has no traceback, and so keeps nothing alive
             until = LOOP_CLOCK.wall_time() + _UNKNOWN_FOR
-            self._known[key] = _Known(None, error, until)
+            self._unknown[key] = _Known(copy.copy(error), until)
             running.set_result(error)
             raise copy.copy(error) from error
         except SinkError as error:
@@ -265,7 +275,7 @@ class RegistryClient:
             raise
         else:
             until = math.inf if keeps else LOOP_CLOCK.wall_time() + self._latest_for
-            self._known[key] = _Known(value, None, until)
+            self._known[key] = _Known(value, until)
             running.set_result(None)
         finally:
             del self._running[flight]
@@ -397,6 +407,10 @@ class RegistryClient:
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({addresses.place(urlsplit(self._access.url))})"
+
+
+def _is_valid(found: _Known) -> bool:
+    return found.until >= LOOP_CLOCK.wall_time()
 
 
 async def _token(auth: Callable[[], str | Awaitable[str]]) -> str:
