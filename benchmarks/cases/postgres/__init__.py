@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import drivers, flights, queues, statements, streams, subscriptions
+from . import drivers, flights, queue_keys, queues, statements, streams, subscriptions
 
 CASES = (
     flights.CASE,
@@ -11,4 +11,5 @@ CASES = (
     streams.CASE,
     subscriptions.CASE,
     *queues.CASES,
+    queue_keys.CASE,
 )

@@ -173,7 +173,7 @@ class PositionKeeper:
             for each in sorted(new):
                 await turns.enter_async_context(free[each].turn)
             try:
-                stored = await self._destination.store_positions(self._group, new)
+                stored = set(await self._destination.store_positions(self._group, new))
             except BaseException:
                 for each in new:
                     free[each].doubt()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiokafka.consumer.subscription_state import SubscriptionState
 from tests.kafka.source.kafka_help import fill, new_name, new_topic
 
 from sluicegate.consumer import TopicPartition
@@ -50,3 +51,29 @@ async def test_partitions_with_records_are_read_in_equal_shares(broker: Embedded
 def taken(fetched: Sequence[Fetched] | None) -> dict[int, int]:
     """The number of records fetched of each partition."""
     return {each.claim.partition.partition: len(each.records) for each in fetched or ()}
+
+
+async def test_each_partition_of_a_round_is_looked_at_once(
+    broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiokafka looks at each partition that has arrived whenever it returns one of them."""
+    count, looks = 20, 0
+    topic = await new_topic(broker, count)
+    for partition in range(count):
+        await fill(broker, topic, 2, partition=partition)
+    source = KafkaSource(topic, bootstrap=broker.bootstrap, group=new_name("group"))
+    host = RecordingHost()
+
+    def is_assigned(self: SubscriptionState, partition: Any) -> bool:
+        nonlocal looks
+        looks += 1
+        return bool(found(self, partition))
+
+    async with source.open(host), asyncio.timeout(30.0):
+        await host.wait_for_claims(count)
+        one = [host.claim_of(TopicPartition(topic, 0))]
+        assert taken(await source.fetch(one, 1)) == {0: 1}  # the answer for all has arrived
+        found = SubscriptionState.is_assigned
+        monkeypatch.setattr(SubscriptionState, "is_assigned", is_assigned)
+        assert len(taken(await source.fetch(host.open, 1000))) == count
+        assert looks < count, looks

@@ -189,6 +189,8 @@ class MemorySource:
         return found
 
     def _repeat_overdue(self) -> None:
+        if self._deadlines.next_due > self._clock.now():
+            return
         for claim, cursor in self._cursors.items():
             self._repeat(cursor, self._deadlines.overdue(claim.partition, self._clock.now()))
 
@@ -214,7 +216,7 @@ class MemorySource:
         held = [claim for claim in positions if claim in self._cursors]
         if step.is_stored:
             wanted = {claim.partition: positions[claim] for claim in held}
-            stored = await self._store(wanted)
+            stored = set(await self._store(wanted))
             held = [claim for claim in held if claim.partition in stored]
             for claim in held:
                 self._deadlines.end(claim.partition, positions[claim].offset)
@@ -259,7 +261,7 @@ class MemorySource:
         open.
         """
         self._open_host()
-        claimed = [*self.claimed, *self._pending()]
+        claimed = {*self.claimed, *self._pending()}
         wanted = [partition for partition in partitions if partition not in claimed]
         self.log.group.own(wanted, self)
         for partition in wanted:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, cast
@@ -66,7 +65,9 @@ class Claims:
         self._drain = drain
         self._capabilities = capabilities
         self._claims: dict[TopicPartition, Claim] = {}
-        self._turns: deque[Claim] = deque()
+        self._fetchable: list[Claim] | None = None
+        """The claims to fetch from; `None`: to be found again, after a change."""
+        self._turn = 0
         self._paused: set[TopicPartition] = set()
         self._all_paused = False
         self._unread: set[Claim] | None = set() if reads_parked else None
@@ -109,12 +110,11 @@ class Claims:
             )
             claim.pause(paused=partition in self._paused)
             self._claims[partition] = claim
-            self._turns.append(claim)
             if self._unread is not None:
                 self._unread.add(claim)
             made.append(claim)
         self.was_assigned = True
-        self._changed.fire()
+        self._change()
         self._tell("assigned", made)
         return made
 
@@ -128,7 +128,7 @@ class Claims:
         for claim in mine:
             claim.close()
         self._drainer.drop(mine, keep_jobs=True)
-        self._changed.fire()
+        self._change()
         self._tell("revoked", mine)
         until = self._run.clock.now() + min(within, self._drain)
         await self._drainer.wait(mine, until)
@@ -146,12 +146,11 @@ class Claims:
             self._reported.discard(claim)
             self._past = _with(self._past, claim)
             del self._claims[claim.partition]
-            self._turns.remove(claim)
-            self.read(claim)
+        self.read(*mine)
         if ending := unsettled if self.are_short else mine:
             self._drainer.end(ending)
         self._schedule.forget_idle_lanes(self)
-        self._changed.fire()
+        self._change()
         self._tell("lost", lost)
 
     def cancelled(self, claim: SourceClaim, offsets: Collection[int]) -> None:
@@ -207,19 +206,21 @@ class Claims:
 
     def wanted(self) -> list[Claim]:
         """Return the claims to fetch from, in rotation: the first one of the previous call is now
-        last.
+        last. Copies a list, unless a claim has changed: this is done for each fetch.
 
         Claims with held-back records of a crowded key come after the others.
         """
         if self._all_paused:
             return []
-        self._turns.rotate(-1)
-        unread = self._unread or ()
-        wanted = [
-            claim
-            for claim in self._turns
-            if not (claim.is_closing or claim.is_paused or claim in unread)
-        ]
+        if self._fetchable is None:
+            unread = self._unread or ()
+            self._fetchable = [
+                claim
+                for claim in self
+                if not (claim.is_closing or claim.is_paused or claim in unread)
+            ]
+        self._turn = at = (self._turn + 1) % max(1, len(self._fetchable))
+        wanted = self._fetchable[at:] + self._fetchable[:at]
         if self._schedule.crowded:
             wanted.sort(key=self._schedule.crowded.holds_back)
         return wanted
@@ -231,12 +232,13 @@ class Claims:
     def read_first(self) -> None:
         """Fetch nothing for current and future claims before their state is `read`."""
         self._unread = {claim for claim in self if not claim.is_closing}
+        self._fetchable = None
 
     def read(self, *claims: Claim) -> None:
         """Record that the parked keys or the state of claims are known, or not needed."""
         if self._unread is not None:
             self._unread.difference_update(claims)
-            self._changed.fire()
+            self._change()
 
     async def wait_read(self) -> None:
         """Suspend until the parked keys of all open claims are known."""
@@ -251,6 +253,7 @@ class Claims:
         claims = list(self._claims.values())
         for claim in claims:
             claim.close()
+        self._fetchable = None
         self._drainer.drop(claims, keep_batch=True, keep_jobs=True)
         return claims
 
@@ -275,6 +278,11 @@ class Claims:
         for partition in partitions:
             if (claim := self._claims.get(partition)) is not None:
                 claim.pause(paused=paused)
+        self._change()
+
+    def _change(self) -> None:
+        """Let the next fetch find its claims again, and restart a waiting one."""
+        self._fetchable = None
         self._changed.fire()
 
     # -- deliveries --------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ class Drainer:
         With `keep_batch`, the batch being formed stays, and is handled. With `keep_jobs`, events
         that only need to be finalised stay, except failed ones and later ones of their keys.
         """
+        claims = frozenset(claims)  # each message inside is looked up
         if keep_jobs:
             entries = [entry.message for _, entry in self._schedule.retries]
             for message in [*entries, *self._schedule.blocked]:
@@ -94,6 +95,7 @@ class Drainer:
         are stopped, and cancels their writes, except those that return a record to the source,
         which end the claim themselves.
         """
+        claims = frozenset(claims)
         self.drop(claims)
         self._settler.drop_manual(
             {each for each in self._schedule.completed.out if each.claim in claims}
@@ -142,6 +144,7 @@ class Drainer:
 
         Cancelled messages are appended to `cut`.
         """
+        claims = frozenset(claims)
         if await self._ended(claims, until):
             return
         self.drop(claims)  # a batch that was still to be handled

@@ -21,6 +21,7 @@ import asyncio
 import inspect
 import math
 import ssl
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +32,7 @@ from ..._core.runtime.threads import close_within
 from ..._core.source import Position, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine, Mapping
+    from collections.abc import Collection, Coroutine, Iterator, Mapping
 
 
 def _other_version(missing: str) -> MissingExtra:
@@ -385,6 +386,22 @@ class MemberInternals:
     def has_arrived(self, partition: TopicPartition) -> bool:
         """Return whether `take` has records of a partition to return, or an error to raise."""
         return partition in self._fetcher._records
+
+    @contextmanager
+    def _without_others(self, key: Any) -> Iterator[None]:
+        """Show the client only what has arrived of one partition. It looks at each partition that
+        has arrived whenever it returns one of them, so a round would cost their square.
+
+        Nothing may suspend inside.
+        """
+        every = self._fetcher._records
+        self._fetcher._records = {key: every[key]} if key in every else {}
+        try:
+            yield
+        finally:
+            if key not in self._fetcher._records:
+                every.pop(key, None)
+            self._fetcher._records = every
 
     async def wait(self, seconds: float) -> None:
         """Suspend until records or an error have arrived, for at most `seconds`."""

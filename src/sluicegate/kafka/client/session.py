@@ -149,7 +149,8 @@ class Session(MemberInternals):
         key = ClientPartition(*partition)
         taken: dict[Any, Sequence[SourceRecord]]
         try:
-            taken = await self._client.getmany(key, timeout_ms=0, max_records=most)
+            with self._without_others(key):
+                taken = await self._client.getmany(key, timeout_ms=0, max_records=most)
         except Exception as error:
             if is_undecodable(error):
                 raise Undecodable from error

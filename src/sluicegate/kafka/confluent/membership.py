@@ -224,7 +224,7 @@ class GroupClaims:
         seconds = self._options.commit_timeout
         try:
             async with asyncio.timeout(seconds):
-                stored = await self._send(lambda: self._committable(positions))
+                stored = set(await self._send(lambda: self._committable(positions)))
         except TimeoutError:
             raise TimeoutError(f"the commit was not answered in {seconds:g} s") from None
         return [

@@ -286,7 +286,7 @@ class Membership:
             if is_rebalanced(error):
                 return ()
             raise error
-        stored = attempt.result()
+        stored = set(attempt.result())
         return [
             claim for claim in held if claim.partition in stored and self.owned(claim) is not None
         ]
