@@ -5,7 +5,7 @@
 - `description`: a sink on its way to the executors; `destination`: what it accepts; `task`: the
   write of one partition there.
 - `keys`, `latest`, `content`, `values`: the rows: their order per key, the last of each key, their
-  hash, their types.
+  hash, their types. `avro`: functions of SQL for values with a schema registry.
 - `pipeline` and its command, `commands`; `java`: Java and the jars of connectors.
 """
 
@@ -28,12 +28,14 @@ __all__ = [
     "foreach_batch",
     "keyed",
     "register",
+    "register_avro",
     "write_dataframe",
 ]
 
 _NEEDED = ("pyspark", "pyarrow", "numpy")
 
 try:
+    from .avro import register_avro
     from .java import connector_jars
     from .keys import keyed
     from .registration import Registration, register

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from .declaration import Declared, Path, Step
 
-_SECTIONS = ("name", "spark", "stream", "sources", "steps", "write", "sinks")
+_SECTIONS = ("name", "registry", "spark", "stream", "sources", "steps", "write", "sinks")
 """The tables in the order of a file."""
 FILES = frozenset({"csv", "json", "orc", "parquet", "text"})
 _UNTYPED = frozenset({"csv", "json"})

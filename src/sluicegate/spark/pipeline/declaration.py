@@ -213,6 +213,8 @@ class Declared:
     """The Spark session of a run without a given session."""
     stream: Stream | None = None
     """Makes the pipeline a stream; default: available rows are read once."""
+    registry: str | None = None
+    """The URL of a schema registry, for `avro_to_json` and `try_avro_to_json` in steps."""
     _file: str = field(default="", repr=False, compare=False)
 
     def with_file(self, mistakes: Sequence[Mistake]) -> tuple[Mistake, ...]:

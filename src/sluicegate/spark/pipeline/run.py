@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
+from ..._core.errors import ConfigError, MissingExtra
+from ..avro import register_avro
 from ..description import WriteStopped, stoppable
 from ..java import connector_jars
 from ..report import PipelineReport
@@ -139,6 +141,11 @@ def views(checked: Checked, spark: SparkSession) -> dict[str, DataFrame]:
     pipeline = checked.pipeline
     made: dict[str, DataFrame] = {}
     mistakes: list[Mistake] = []
+    if pipeline.registry is not None:
+        try:
+            register_avro(spark, pipeline.registry)
+        except (ConfigError, MissingExtra) as error:
+            mistakes.append(Mistake(("registry",), checked.environment.hide(str(error))))
     making: list[tuple[tuple[str, ...], str, Callable[[], DataFrame]]] = [
         *(
             (("sources", name), name, lambda source=source: _read(spark, source, pipeline))
