@@ -217,6 +217,23 @@ def test_deeply_nested_bytes_are_poison_and_do_not_crash_the_process() -> None:
             decoded(b"\0\0\0\0\1" + b"\2" * 100_000, schema)
 
 
+EMPTY = {"type": "record", "name": "Empty", "fields": [{"name": "a", "type": "null"}]}
+
+
+@pytest.mark.parametrize("items", ["null", {"type": "null"}, EMPTY, {**EMPTY, "fields": []}])
+def test_a_short_record_with_any_number_of_items_is_poison(items: Any) -> None:
+    """50,000,000 nulls in ten bytes would take seconds of the event loop, and memory."""
+    count = b"\x80\xe1\xeb\x17"
+    for schema in (
+        {"type": "array", "items": items},
+        {"type": "map", "values": {"type": "array", "items": items}},
+    ):
+        with pytest.raises(PermanentError, match="take no bytes"):
+            decoded(b"\0\0\0\0\1" + count + b"\0", schema)
+    fine = {"type": "array", "items": ["null", "int"]}
+    assert decoded(framed(fine, [None]), fine) == [None]
+
+
 def test_references_are_known_by_their_names_also_in_a_union() -> None:
     outer = {
         "type": "record",

@@ -1,8 +1,10 @@
 """Avro, with fastavro.
 
-fastavro's compiled reader ends the whole process, by a stack overflow, if a few kilobytes of a record
-are nested deeply. Only a recursive schema can nest them: its records are read by fastavro's reader in
-Python, which raises an exception.
+1. fastavro's compiled reader ends the whole process, by a stack overflow, if a few kilobytes of a
+   record are nested deeply. Only a recursive schema can nest them: its records are read by fastavro's
+   reader in Python, which raises an exception.
+2. A schema with an array of values that take no bytes, such as nulls, is refused: a record of ten bytes
+   could have any number of them.
 """
 
 from __future__ import annotations
@@ -105,10 +107,17 @@ class Avro(Codec):
         schema = await self._registry.fetch(path, self._kind)
         try:
             parsed = _parse(json.loads(schema.text), schema.references)
-            return _Parsed(parsed, _reader_for(parsed))
+            found = _Parsed(parsed, _reader_for(parsed))
         except Exception as error:
             told = f"the schema {path} of the registry cannot be read ({type(error).__name__})"
             raise PermanentError(told) from error
+        known = parsed["__named_schemas"]
+        if any(_has_boundless_array(each, known) for each in (parsed, *known.values())):
+            raise PermanentError(
+                f"the schema {path} has an array of values that take no bytes, so a short record could "
+                "have any number of them"
+            )
+        return found
 
 
 class _Parsed(NamedTuple):
@@ -136,6 +145,34 @@ def _is_recursive(schema: Any, inside: frozenset[str] = frozenset()) -> bool:
     parts = [field["type"] for field in schema.get("fields", ())]
     parts += [schema[name] for name in ("type", "items", "values") if name in schema]
     return _is_recursive(parts, inside)
+
+
+def _has_boundless_array(schema: Any, known: Mapping[str, Any]) -> bool:
+    """Whether an array in a schema, apart from the names that it refers to, has items of no bytes."""
+    if isinstance(schema, str):
+        return False
+    if isinstance(schema, list):
+        return any(_has_boundless_array(each, known) for each in cast("list[Any]", schema))
+    if schema["type"] == "array" and _takes_no_bytes(schema["items"], known):
+        return True
+    parts = [field["type"] for field in schema.get("fields", ())]
+    parts += [schema[name] for name in ("type", "items", "values") if name in schema]
+    return any(_has_boundless_array(each, known) for each in parts)
+
+
+def _takes_no_bytes(
+    schema: Any, known: Mapping[str, Any], inside: frozenset[str] = frozenset()
+) -> bool:
+    if isinstance(schema, str):
+        if schema not in known:
+            return schema == "null"
+        return schema in inside or _takes_no_bytes(known[schema], known, inside | {schema})
+    if isinstance(schema, list):
+        return False  # a union has the number of its branch
+    kind = schema["type"]
+    if kind == "record":
+        return all(_takes_no_bytes(each["type"], known, inside) for each in schema["fields"])
+    return bool(schema["size"] == 0 if kind == "fixed" else kind == "null")
 
 
 _WRAPPER, _FIELD = "SluicegateValue", "value"  # a namespace would apply to the names inside
