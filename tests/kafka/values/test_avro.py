@@ -113,7 +113,7 @@ def schemas(draw: st.DrawFn, depth: int = 2) -> tuple[Any, st.SearchStrategy[Any
         text = draw(st.sampled_from([*LEAVES]))
         return json.loads(text) if text.startswith("{") else text, LEAVES[text]
     inner, values = draw(schemas(depth=depth - 1))
-    if kind == "array":
+    if kind == "array" and inner != "null":
         return {"type": "array", "items": inner}, st.lists(values, max_size=3)
     if kind == "map":
         return {"type": "map", "values": inner}, st.dictionaries(st.text(), values, max_size=3)
