@@ -156,3 +156,64 @@ def test_records_wait_while_the_registry_is_down(broker: EmbeddedKafka) -> None:
 
     with embedded_registry() as there:
         run(scenario(there))
+
+
+@pytest.mark.long
+def test_good_records_go_on_while_the_registry_is_silent_for_a_minute(
+    broker: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Records of a known schema are handled; those of a new one, and those behind them, wait in order."""
+
+    async def scenario(there: EmbeddedRegistry) -> None:
+        topic, writing = await new_topic(broker), SchemaRegistry(there.url)
+        old = Avro(writing, ITEM, auto_register=True).encoder(topic, of="value")
+        wider = {**ITEM, "fields": [*ITEM["fields"], {"name": "m", "type": "int", "default": 0}]}
+        new = Avro(writing, wider, auto_register=True).encoder(topic, of="value")
+        sink = KafkaSink(
+            topic, bootstrap=broker.bootstrap, key="key", value=lambda each: each["encode"](each)
+        )
+
+        async def send(keys: str, encode: Any, *numbers: int) -> None:
+            async with Batcher(stack(sink, Retry())) as batcher:
+                await batcher.add_many(
+                    [
+                        {"key": key, "encode": encode, "value": {"n": n, "m": n}}
+                        if encode is new
+                        else {"key": key, "encode": encode, "value": {"n": n}}
+                        for n in numbers
+                        for key in keys
+                    ]
+                )
+
+        seen: dict[str, list[int]] = {"a": [], "b": []}
+        reached = {count: asyncio.Event() for count in (2, 12, 22)}
+
+        async def handle(message: Message) -> None:
+            seen[message.key.decode()].append(message.value["n"])
+            if (event := reached.get(sum(map(len, seen.values())))) is not None:
+                event.set()
+
+        source = KafkaSource(
+            topic, bootstrap=broker.bootstrap, group=new_name("g"), start="earliest"
+        )
+        reading = Avro(SchemaRegistry(there.url, timeout=2.0))
+        consumer = Consumer(source, steps=[reading.step])
+        running = asyncio.ensure_future(consumer.run(handle))
+        await send("ab", old, 0)
+        await reached[2].wait()
+        await send("a", new, 1)  # its schema is registered, and unknown to the consumer
+        await asyncio.to_thread(there.pause)
+        await send("a", old, *range(2, 11))
+        await send("b", old, *range(1, 11))
+        await reached[12].wait()
+        await asyncio.sleep(60)
+        assert seen == {"a": [0], "b": [*range(11)]}
+        await asyncio.to_thread(there.resume)
+        await reached[22].wait()
+        consumer.stop()
+        await running
+        assert seen == {"a": [*range(11)], "b": [*range(11)]}
+        assert "records wait until it responds" in caplog.text
+
+    with embedded_registry() as there:
+        run(scenario(there), 150)
