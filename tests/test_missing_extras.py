@@ -91,6 +91,7 @@ CALLS = {
     "sluicegate.spark.foreach_batch": ("None", "pyspark", "spark"),
     "sluicegate.spark.keyed": ("None", "pyspark", "spark"),
     "sluicegate.spark.register": ('None, "f", None', "pyspark", "spark"),
+    "sluicegate.spark.register_avro": ('None, "http://h"', "pyspark", "spark"),
     "sluicegate.spark.write_dataframe": ("None, None", "pyspark", "spark"),
     "sluicegate.postgres.ParkAdmin": (DSN, "asyncpg", "postgres"),
     "sluicegate.postgres.PostgresParkStore": (DSN, "asyncpg", "postgres"),
