@@ -15,6 +15,8 @@ from functools import lru_cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.types import StringType
+
 from .._core.errors import PermanentError
 from .._core.values.encoding import json_form
 
@@ -39,7 +41,7 @@ def register_avro(spark: SparkSession, registry: str) -> None:
     """
     _codec(registry)  # reports a bad URL here
     for name, is_tried in (("avro_to_json", False), ("try_avro_to_json", True)):
-        spark.udf.register(name, partial(_as_json, registry, is_tried), "string")
+        spark.udf.register(name, partial(_as_json, registry, is_tried), StringType())
 
 
 def _json_form(value: object) -> Any:
