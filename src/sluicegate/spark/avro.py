@@ -36,8 +36,7 @@ def register_avro(spark: SparkSession, registry: str) -> None:
         spark: the session.
         registry: the URL of the registry, which executors must reach, with its user and password.
 
-    Executors need the extra `avro`. Raises `ConfigError` for a bad URL, and `MissingExtra`. Connects to
-    nothing.
+    Needs the extra `avro`, also in the executors. Raises `ConfigError` for a bad URL. Connects to nothing.
     """
     _codec(registry)  # reports a bad URL here
     for name, is_tried in (("avro_to_json", False), ("try_avro_to_json", True)):
