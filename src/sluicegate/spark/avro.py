@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from functools import lru_cache, partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StringType
 
 from .._core.errors import PermanentError
 from .._core.values.encoding import json_form
+from ..kafka import Avro, SchemaRegistry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,9 +52,8 @@ _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_jso
 
 
 @lru_cache(maxsize=8)
-def _codec(registry: str) -> Any:
-    kafka = import_module("..kafka", __package__)
-    return kafka.Avro(kafka.SchemaRegistry(registry))
+def _codec(registry: str) -> Avro:
+    return Avro(SchemaRegistry(registry))
 
 
 def _as_json(registry: str, is_tried: bool, value: bytes | bytearray | None) -> str | None:
