@@ -6,8 +6,8 @@
 | `contents` | what it shows: parts, a database, stores and spools |
 | `door` | admission: hosts, sessions, forged forms, headers |
 | `format` | numbers, times and text |
-| `site`, `sections` | a request and its page, the flow of an action, errors |
-| `overview` | the first page |
+| `site` | a request and its page, the flow of an action, errors |
+| `sections` | the first page, and the order of all |
 | `live`, `picture` | consumers, pipes and batchers of this process |
 | `queues`, `jobs`, `schedules` | queues in PostgreSQL, their jobs and schedules, and the actions on them |
 | `streams`, `parked` | logs and subscriptions, parked keys of consumers |

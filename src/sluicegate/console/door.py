@@ -111,7 +111,7 @@ class Door:
             )
 
     def stranger(self, request: Request) -> Visitor:
-        """Return the browser of a request, whoever it is."""
+        """Return the browser of a request, admitted or not."""
         session = request.cookies.get(self._cookie, "")
         if _SESSION.fullmatch(session) is None:
             session = secrets.token_urlsafe(32)

@@ -81,7 +81,9 @@ class Firing:
             elif len(failed) == failures:
                 break
         for name, failure in failed.items():
-            raise caused(UnavailableError(f"the schedule {name!r}: {text_of(failure)}"), failure)
+            more = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
+            told = f"the schedule {name!r}: {text_of(failure)}{more}"
+            raise caused(UnavailableError(told), failure)
         self.expect(await self._queue.seconds_to_tick())
         if self._at > self._clock.now():  # not while the server still runs a call that failed here
             self._most = MOST_TICKS
