@@ -48,6 +48,13 @@ def test_a_line_tells_what_matters_and_moves_no_cursor(cli: Cli, tmp_path: Path)
     assert line.endswith("PermanentError  key=acme/42  no 7")
 
 
+def test_a_line_hides_the_password_in_an_error(cli: Cli, tmp_path: Path) -> None:
+    told = "no connection to postgresql://app:hunter2@db/shop"
+    (line,) = cli("list", keep_in_file(tmp_path / "a", [record(7, message=told)]))
+    assert "no connection to" in line
+    assert "hunter2" not in line
+
+
 def test_everything_known_is_shown_as_json(cli: Cli, tmp_path: Path) -> None:
     """batcher/4a.7: with class, message, attempts, times, tenant, batch id, trace id."""
     store = keep_in_file(

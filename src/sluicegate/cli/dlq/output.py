@@ -19,7 +19,7 @@ from ..._core.logs import for_log
 from ..._core.text import text_of
 from ...letters.items import REPR
 from ...letters.letter import STATES, Selection
-from ...letters.text import as_json, printable
+from ...letters.text import as_json, printable, without_secrets
 from ..console import say
 from .replay import REPR_ONLY
 
@@ -40,7 +40,7 @@ _NAMED = ("batcher", "tenant", "error_type", "error_class", "code")
 def line_of(letter: Letter) -> str:
     """Format a letter as one printable line."""
     when = letter.last_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    message = printable(letter.message)
+    message = printable(without_secrets(letter.message))
     short = message if len(message) <= _WIDTH else message[: _WIDTH - 3] + "..."
     key = () if letter.item_key is None else (f"key={printable(letter.item_key)}",)
     kinds = (printable(letter.error_class), printable(letter.error_type))
