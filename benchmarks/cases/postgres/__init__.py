@@ -12,4 +12,5 @@ CASES = (
     subscriptions.CASE,
     *queues.CASES,
     queue_keys.CASE,
+    queue_keys.PAGES,
 )

@@ -1,35 +1,48 @@
-"""The cost of an enqueue, a claim and a settle in a queue with up to a million keys that wait.
+"""The cost of an enqueue, a claim and a settle in a queue with up to a million keys that wait, and
+the pages that they read.
 
-Each key has one job. The queues are filled once by one statement each; a turn settles 50 jobs, and
-enqueues 50 for other keys. A turn that scans a table fails.
+Each key has one job, or ten. The queues are filled once by one statement each; a turn settles the
+jobs of 50 keys, and enqueues as many. A turn that scans a table fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...destination import NO_WAIT, postgres_server
-from ...harness import US_PER_ITEM, Case, placed
+from ...harness import US_PER_ITEM, Case, Unit, placed
 from ...postgres.queues.lanes import FILL, SETTLE, Lanes
 from ...postgres.queues.ways import LEASE, PAYLOAD
 from ...stopwatch import Stopwatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ...harness import Contender
     from ...stopwatch import Took
 
-KEYS = (1_000, 100_000, 1_000_000)
+KEYS = (1_000, 10_000, 100_000, 1_000_000)
+JOBS = (1, 10)
+"""Jobs of each key."""
 TAKEN = 50
-CLAIM = "SELECT * FROM sluicegate.claim_jobs($1, 'default', 'benchmark', $2, 1, 0, $3)"
+CLAIM = "SELECT * FROM sluicegate.claim_jobs($1, 'default', 'benchmark', $2, $3, 0, $4)"
+READ = """SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read)::bigint
+FROM pg_statio_user_tables WHERE schemaname = 'sluicegate'"""
 SCANS = """SELECT coalesce(sum(seq_scan), 0) FROM pg_stat_user_tables
 WHERE schemaname = 'sluicegate' AND relname IN ('job', 'lane')"""
 ENQUEUE = "enqueue"
 CLAIMED, SETTLED = "claim", "settle"
+
+
+def _points(count: int) -> list[tuple[int, int]]:
+    """Return the queues: the keys of each, and the jobs of each key."""
+    return [
+        (keys, per) for per in JOBS for keys in KEYS if keys * per <= max(count, KEYS[0] * JOBS[-1])
+    ]
 
 
 async def _fill(dsn: str, count: int) -> None:
@@ -37,10 +50,10 @@ async def _fill(dsn: str, count: int) -> None:
 
     await Lanes().install(dsn)
     con = await asyncpg.connect(dsn)
-    for keys in _points(count):
-        name = f"q{keys}"
+    for keys, per in _points(count):
+        name = f"q{keys}x{per}"
         await con.execute("INSERT INTO sluicegate.queue (name) VALUES ($1)", name)
-        await con.execute(FILL, name, keys, PAYLOAD, keys, timeout=600)
+        await con.execute(FILL, name, keys, PAYLOAD, keys * per, timeout=600)
         bells = "SELECT FROM sluicegate.bell WHERE queue = $1 LIMIT 1"
         while await con.fetch(bells, name):
             merge = "SELECT sluicegate.merge_bells($1, 100000, now())"
@@ -50,61 +63,77 @@ async def _fill(dsn: str, count: int) -> None:
     await con.close()
 
 
-def _points(count: int) -> list[int]:
-    return [keys for keys in KEYS if keys <= max(count, KEYS[0])]
-
-
-async def _turn(dsn: str, keys: int, timed: str) -> Took:
+async def _turn(dsn: str, keys: int, per: int) -> tuple[dict[str, Took], dict[str, int]]:
+    """Return the time of each step, and the pages that it has read."""
     import asyncpg
 
     con = await asyncpg.connect(dsn)
+    took: dict[str, Took] = {}
+    pages: dict[str, int] = {}
+
+    async def read() -> int:
+        await con.execute("SELECT pg_stat_force_next_flush()")
+        return int(await con.fetchval(READ))
+
+    async def step(name: str, *call: Any) -> list[Any]:
+        before = await read()
+        watch = Stopwatch()
+        rows: list[Any] = await con.fetch(*call)
+        took[name] = watch.read()
+        pages[name] = await read() - before
+        return rows
+
     try:
-        name = f"q{keys}"
-        took: dict[str, Took] = {}
+        name = f"q{keys}x{per}"
         scans = await con.fetchval(SCANS)
-        watch = Stopwatch()
-        rows: list[Any] = await con.fetch(CLAIM, name, TAKEN, float(LEASE))
-        took[CLAIMED] = watch.read()
-        assert len(rows) == TAKEN
-        leases = [row["r_lease"] for row in rows]
-        watch = Stopwatch()
-        await con.fetch(
+        rows = await step(CLAIMED, CLAIM, name, TAKEN, per, float(LEASE))
+        assert len(rows) == TAKEN * per
+        leases = {row["r_lease"]: row["r_lane"] for row in rows}
+        await step(
+            SETTLED,
             SETTLE,
-            *(name, leases, [row["r_lane"] for row in rows], ["free"] * TAKEN, [None] * TAKEN),
+            *(name, [*leases], [*leases.values()], ["free"] * TAKEN, [None] * TAKEN),
             *(None for _ in range(4)),
-            *([row["r_place"] for row in rows], leases),
+            *([row["r_place"] for row in rows], [row["r_lease"] for row in rows]),
         )
-        took[SETTLED] = watch.read()
-        watch = Stopwatch()
-        await con.execute(FILL, name, TAKEN, PAYLOAD, TAKEN)
-        took[ENQUEUE] = watch.read()
+        await step(ENQUEUE, FILL, name, TAKEN, PAYLOAD, TAKEN * per)
         await con.execute("SELECT pg_stat_force_next_flush()")
         assert await con.fetchval(SCANS) == scans
-        return took[timed]
+        return took, pages
     finally:
         await con.close()
 
 
+def _run(dsn: str, keys: int, per: int, line: str) -> Took:
+    return asyncio.run(_turn(dsn, keys, per))[0][line]
+
+
+def _read(dsn: str, keys: int, per: int, line: str) -> float:
+    return asyncio.run(_turn(dsn, keys, per))[1][line]
+
+
 @contextlib.contextmanager
-def prepare(count: int) -> Iterator[Sequence[Contender]]:
+def _prepare(count: int, run: Callable[..., Took | float]) -> Iterator[Sequence[Contender]]:
     with postgres_server() as dsn:
         asyncio.run(_fill(dsn, count))
         at = dsn + NO_WAIT
         yield [
-            placed(line, keys, partial(_run, at, keys, line), ours=True, items=TAKEN)
+            placed(
+                f"{line}, {per} per key",
+                keys,
+                partial(run, at, keys, per, line),
+                ours=True,
+                items=TAKEN * per,
+            )
             for line in (ENQUEUE, CLAIMED, SETTLED)
-            for keys in _points(count)
+            for keys, per in _points(count)
         ]
-
-
-def _run(dsn: str, keys: int, line: str) -> Took:
-    return asyncio.run(_turn(dsn, keys, line))
 
 
 CASE = Case(
     name="waiting-keys",
-    title="A queue by the number of its waiting keys, 50 jobs at a time",
-    prepare=prepare,
+    title="A queue by the number of its waiting keys, the jobs of 50 keys at a time",
+    prepare=partial(_prepare, run=_run),
     items=KEYS[-1],
     quick_items=KEYS[0],
     unit=US_PER_ITEM,
@@ -112,4 +141,11 @@ CASE = Case(
     peers=(),
     along="keys",
     is_drawn=False,
+)
+PAGES = replace(
+    CASE,
+    name="waiting-keys-pages",
+    title="Pages of 8 KiB read per job, by the number of waiting keys",
+    prepare=partial(_prepare, run=_read),
+    unit=Unit("pages per job", 1.0, of_time=False),
 )

@@ -76,6 +76,7 @@ def test_members_that_are_heard_share_the_partitions() -> None:
     assert roster.members == other.members == ["a", "b"]
     assert len(roster.mine()) == len(other.mine()) == 2
     assert roster.mine() | other.mine() == {0, 1, 2, 3}
+    assert roster.mine() is roster.mine(), "they are divided once, not at each announcement"
 
 
 def test_a_member_that_leaves_or_is_silent_is_gone() -> None:

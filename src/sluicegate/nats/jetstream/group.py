@@ -103,6 +103,11 @@ class Roster:
         self.me = me
         self._partitions = partitions
         self._heard: dict[str, float] = {}
+        self._divided: list[str] = []
+        """The members of the last division; the next one is made for others, since to divide 5,000
+        partitions among 100 members takes half a second.
+        """
+        self._mine: set[int] = set()
 
     def hear(self, member: str, now: float) -> bool:
         """Record an announcement; return whether the member is new."""
@@ -130,8 +135,11 @@ class Roster:
 
     def mine(self) -> set[int]:
         """Return the partitions that this member should serve."""
-        division = divide(self.members, self._partitions)
-        return {partition for partition, member in enumerate(division) if member == self.me}
+        if (members := self.members) != self._divided:
+            division = divide(members, self._partitions)
+            self._divided = members
+            self._mine = {number for number, member in enumerate(division) if member == self.me}
+        return self._mine
 
 
 def divide(members: Collection[str], partitions: int) -> list[str]:
