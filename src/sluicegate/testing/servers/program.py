@@ -116,11 +116,6 @@ class ServerProgram:
         """Kill it with SIGKILL and return when it has ended; does nothing if it is down."""
         self._end()
 
-    def restart(self) -> None:
-        """Shut it down cleanly if it is up, and start it."""
-        self.stop()
-        self.start()
-
     def pause(self) -> None:
         """Freeze the server (SIGSTOP); return when it has stopped, since a signal takes time."""
         guard.send(guard.find_in(self.home), signal.SIGSTOP)
@@ -189,7 +184,8 @@ class EmbeddedServer(ABC):
 
     def restart(self, node: int | None = None) -> None:
         """Start again on the same data and port; shuts a running server down cleanly first."""
-        self._each(ServerProgram.restart, node)
+        self.stop(node)
+        self.start(node)
 
     def pause(self, node: int | None = None) -> None:
         """Freeze the server (SIGSTOP): requests hang. `kill`, `stop` and `close` still work."""
