@@ -17,7 +17,7 @@ PIP_CERTS := import pip, ssl; paths = ssl.get_default_verify_paths(); \
   print(is_old and (paths.cafile or paths.capath) or "")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test compat check bench bench-compare docs long soak format clean
+.PHONY: help demo demo-spark test compat check bench bench-compare docs long soak format diagrams clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -65,8 +65,9 @@ check: $(VENV)/.dev  ## format, lint, types, import rules, docs
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright
-	$(BIN)/python -m pytest -q tests/layering/check_rules.py
+	$(BIN)/python -m pytest -q tests/layering/check_rules.py tests/docs/test_programs.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir $(VENV)/site  # with --quiet it passes over warnings
+	$(BIN)/python -m pytest -q tests/docs/check_site.py
 
 $(VENV)/.bench: pyproject.toml $(VENV)/.dev
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --group bench
@@ -78,14 +79,26 @@ bench: $(VENV)/.bench  ## peers and us, interleaved; rewrites the figures
 bench-compare: $(VENV)/.dev  ## this checkout and REV=<revision>; fails above 5 % more processor time
 	$(BIN)/python -m benchmarks.compare "$(REV)" $(ARGS)
 
-docs: $(VENV)/.dev  ## serve the docs on loopback
+$(VENV)/.docs: pyproject.toml | $(BIN)/python
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --group docs
+	@touch $@
+
+docs: $(VENV)/.docs  ## serve the docs on loopback
 	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
-format: $(VENV)/.dev  ## format and fix what can be fixed; write the page and the dashboards of the metrics
+format: $(VENV)/.dev  ## format and fix what can be fixed; write programs into the pages, and the page and the dashboards of the metrics
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python -m tests.docs.programs
 	$(BIN)/python -m tests.telemetry.page
 	$(BIN)/python -m tests.telemetry.dashboards
+
+$(VENV)/.diagrams: pyproject.toml | $(BIN)/python
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --group diagrams
+	@touch $@
+
+diagrams: $(VENV)/.diagrams  ## draw docs/assets/*.dot
+	$(BIN)/python -m tests.docs.diagrams
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -179,7 +179,10 @@ def test_the_ten_presets() -> None:
         name: Limits(max_items=size, max_delay=delay, max_pending_items=depth + size * (1 + 1))
         for name, (size, delay, depth) in TEN.items()
     }
-    assert '--8<-- "examples/presets.py"' in (DOCS / "how-to" / "size-a-batcher.md").read_text()
+    assert (
+        "<!-- program: examples/presets.py -->"
+        in (DOCS / "how-to" / "size-a-batcher.md").read_text()
+    )
 
 
 # -- the measurement -------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ DOCS = ROOT / "docs"
 GENERATED = {"reference/mistakes.md"}
 """Pages whose programs are run by the generator of the page."""
 
-_BLOCK = re.compile(r"^( *)```python[^\n]*\n(.*?)^\1```", re.M | re.S)
-_PROGRAM = re.compile(r'--8<-- "([^":]+\.py)')
+_BLOCK = re.compile(
+    r"(?:^<!-- program: ([^:\n]+\.py)[^\n]* -->\n)?^( *)```python[^\n]*\n(.*?)^\2```", re.M | re.S
+)
 _DEFINES = (
     *(ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef),
     *(ast.Assign, ast.AnnAssign),
@@ -72,13 +73,12 @@ class Snippet(NamedTuple):
 
 
 def snippets(page: str) -> list[Snippet]:
-    """The Python blocks of a page, except included programs."""
+    """The Python blocks of a page, except whole programs and their sections."""
     found: list[Snippet] = []
     before: list[str] = []
-    for number, (_, block) in enumerate(_BLOCK.findall((DOCS / page).read_text())):
-        program = _PROGRAM.search(block)
+    for number, (program, _, block) in enumerate(_BLOCK.findall((DOCS / page).read_text())):
         if program:
-            before.append(program.group(1))
+            before.append(program)
         else:
             found.append(Snippet(f"{page}, block {number}", textwrap.dedent(block), [*before]))
     return found

@@ -75,3 +75,41 @@ def test_only_public_bases_are_shown() -> None:
 
 def test_code_keeps_its_empty_lines() -> None:
     assert shown("<div>\n\n  <pre>a\n\n  b</pre>\n\n</div>") == "<div>\n<pre>a\n\n  b</pre>\n</div>"
+
+
+def head(path: str, markdown: str) -> dict[str, Any]:
+    shown = page(path)
+    shown.meta = {}
+    assert hook("page_head").on_page_markdown(markdown, page=shown) == markdown
+    return {**shown.meta}
+
+
+def test_a_page_has_its_heading_as_title_and_its_beginning_as_description() -> None:
+    text = '# Write to `X`\n\n`pip install "x"`, then [go](on.md).\n\n```python\n1\n```\n\nMore.\n'
+    assert head("how-to/x.md", text) == {
+        "title": "Write to X",
+        "description": "pip install &quot;x&quot;, then go.",
+        "search": {"boost": 2.0},
+    }
+    assert head("reference/api/x.md", "# X { #x }\n\nNames.\n")["title"] == "X"
+
+
+def test_the_titles_of_the_home_page_and_of_the_reference() -> None:
+    config = SimpleNamespace(site_name="S")
+    shown = hook("page_head").on_post_page
+    home = shown("<title>S - S</title>", page=page("index.md"), config=config)
+    assert home == "<title>S</title>"
+    reference = shown("<title>X - S</title>", page=page("reference/api/x.md"), config=config)
+    assert reference == "<title>X, reference - S</title>"
+
+
+def test_text_about_a_program_above_it_does_not_describe_the_page() -> None:
+    shown = head("index.md", "# X\n\n```python\n1\n```\n\nThis prints 1.\n")
+    assert shown["description"] == "X: a program, and how it works."
+
+
+def test_long_programs_are_not_searched() -> None:
+    short = '<div class="highlight"><pre>one\n</pre></div>'
+    long = f'<div class="highlight"><pre>{"line" + chr(10)}{"line" * 2}{chr(10) * 12}</pre></div>'
+    shown = hook("page_head").on_page_content(short + long)
+    assert shown == short + long.replace("<div ", "<div data-search-exclude ", 1)

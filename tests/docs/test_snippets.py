@@ -39,6 +39,7 @@ BY_OTHER_TESTS = {
     "how-to/stream-from-kafka.md": "tests/spark/test_page_snippets.py",
     "how-to/watch-a-spark-write.md": "tests/spark/test_page_snippets.py",
     "how-to/write-from-spark.md": "tests/spark/test_page_snippets.py",
+    "index.md": "tests/examples/test_readme.py",
 }
 
 TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 from tests.examples.example import EXAMPLES, ROOT, load
-from tests.examples.migration_diffs import DIFFS, diffs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,8 +172,3 @@ def test_the_tenth_step_has_tests_that_pass() -> None:
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert "3 passed" in done.stdout, done.stdout + done.stderr
-
-
-def test_the_page_shows_the_steps_as_they_are() -> None:
-    """The differences on the page; `python -m tests.examples.migration_diffs` regenerates them."""
-    assert {path.name: path.read_text() for path in DIFFS.glob("*.diff")} == diffs()

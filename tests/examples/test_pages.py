@@ -22,12 +22,3 @@ def test_programs_and_targets_exist(page: str) -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = re.findall(r"(?:^\$? ?|`)make (?:[A-Z]+=\S+ )*([a-z]+)", text, re.MULTILINE)
     assert [target for target in targets if f"\n{target}:" not in makefile] == []
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_programs_are_shown(page: str) -> None:
-    """A reformatted snippet mark would be shown in place of the program."""
-    marks = re.findall(r'^.*(?:examples|assets)/\S+".*$', (ROOT / page).read_text(), re.MULTILINE)
-    assert [
-        mark for mark in marks if "8" in mark and not mark.lstrip().startswith('--8<-- "')
-    ] == []
