@@ -1,5 +1,5 @@
 """The servers of these tests."""
 
-from tests.s3_server import s3
+from tests.object_servers import s3
 
 __all__ = ["s3"]

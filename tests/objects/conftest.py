@@ -6,23 +6,21 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.object_servers import ObjectServer, azurite, minio, object_store, s3
 from tests.objects.object_help import Bucket, Folder
-from tests.s3_server import S3Server, s3
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["s3"]
+__all__ = ["azurite", "minio", "object_store", "s3"]
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture
-def bucket(s3: S3Server) -> Bucket:
-    """A new bucket."""
-    name = f"bucket-{next(_numbers)}"
-    s3.bucket(name)
-    return Bucket(s3, name)
+def bucket(object_store: ObjectServer) -> Bucket:
+    """A new bucket of each server."""
+    return Bucket(object_store, f"bucket-{next(_numbers)}")
 
 
 @pytest.fixture

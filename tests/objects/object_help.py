@@ -16,10 +16,10 @@ from pyarrow import parquet
 from sluicegate import RowBatch, send
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from tests.s3_server import S3Server
+    from tests.object_servers import ObjectServer
 
 
 class Folder:
@@ -37,31 +37,23 @@ class Folder:
 
 
 class Bucket:
-    """A folder in a bucket."""
+    """A folder in a new bucket."""
 
-    def __init__(self, server: S3Server, name: str) -> None:
+    def __init__(self, server: ObjectServer, name: str) -> None:
         self.server = server
         self.name = name
-        self.url = f"s3://{name}/in/here"
+        server.bucket(name)
+        self.url = f"{server.place(name)}/in/here"
         self.config: Mapping[str, Any] | None = server.config()
 
     def objects(self) -> dict[str, bytes]:
         """The content of each object, by path below the folder."""
-        client = self.server.client()
-        listed = client.list_objects_v2(Bucket=self.name).get("Contents", [])
-        return {
-            each["Key"].removeprefix("in/here/"): client.get_object(
-                Bucket=self.name, Key=each["Key"]
-            )["Body"].read()
-            for each in listed
-        }
+        found = self.server.contents(self.name)
+        return {path.removeprefix("in/here/"): content for path, content in found.items()}
 
-    def uploads(self) -> list[Any]:
-        """The multipart uploads that have neither ended nor been aborted."""
-        listed: list[Any] = (
-            self.server.client().list_multipart_uploads(Bucket=self.name).get("Uploads", [])
-        )
-        return listed
+    def uploads(self) -> Sequence[Any]:
+        """The parts of uploads that have neither ended nor been aborted."""
+        return self.server.uploads(self.name)
 
 
 def items_in(objects: Mapping[str, bytes]) -> list[Any]:

@@ -14,9 +14,9 @@ import pytest
 import trustme
 from obstore.store import LocalStore, S3Store
 from tests.http.http_help import Server, reply, serving
-from tests.objects.object_help import Folder, items_in, written
+from tests.object_servers import SECRET
+from tests.objects.object_help import Bucket, Folder, items_in, written
 from tests.objects.test_object_refusals import at, error_of
-from tests.s3_server import SECRET
 
 from sluicegate import (
     Batcher,
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.objects.object_help import Bucket
-    from tests.s3_server import S3Server
+    from tests.object_servers import S3Server
 
     from sluicegate.batcher import LoopClock
 
@@ -103,9 +102,10 @@ async def test_a_certificate_that_is_not_trusted_is_refused(
 
 
 async def test_a_credential_provider_that_fails_is_refused_until_it_succeeds(
-    real_clock: LoopClock, s3: S3Server, bucket: Bucket, caplog: pytest.LogCaptureFixture
+    real_clock: LoopClock, s3: S3Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No item is given up for a failed service for credentials; a log does not quote its error."""
+    bucket = Bucket(s3, "by-a-provider")
     asked: list[None] = []
 
     def provide() -> Any:

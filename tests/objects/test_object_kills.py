@@ -1,7 +1,10 @@
-"""A writer that is killed and restarted: objects are whole, and none is lost or duplicated."""
+"""A writer, or a server, that is killed and restarted: objects are whole, and none is lost or
+duplicated.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -9,10 +12,15 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.objects.object_help import items_in
+from tests.object_servers import object_server
+from tests.objects.object_help import Bucket, items_in
+
+from sluicegate import Backoff, Batcher, Limits, Retry, stack
+from sluicegate.objects import ObjectSink
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
-    from tests.objects.object_help import Bucket
+    from sluicegate.batcher import LoopClock
 
 BATCHES = 40
 WRITER = """
@@ -65,3 +73,26 @@ def test_kills_lose_nothing_and_repeat_nothing(bucket: Bucket, seed: int) -> Non
     found = [(item["batch"], item["n"]) for item in items_in(bucket.objects())]
     assert sorted(found) == [(batch, n) for batch in range(BATCHES) for n in range(20)]
     assert kills
+
+
+@pytest.mark.long
+async def test_a_server_that_is_killed_has_what_it_confirmed(real_clock: LoopClock) -> None:
+    """MinIO is killed three times while four workers write. (The others keep objects in memory, at
+    least for some seconds.)
+    """
+    items = [{"n": n} for n in range(400)]
+    with there_or_skip("minio", object_server("minio")) as server:
+        bucket = Bucket(server, "bucket")
+        sink = stack(
+            ObjectSink(bucket.url, config=bucket.config, timeout=5.0),
+            Retry(attempts=50, backoff=Backoff(longest=0.2)),
+        )
+        async with Batcher(sink, limits=Limits(max_items=5, workers=4)) as batcher:
+            receipts = [await batcher.submit(each) for each in items]
+            for number in (50, 150, 250):
+                await receipts[number]
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+            outcomes = [await each for each in receipts]
+        assert {each.value for each in outcomes} == {"delivered"}
+        assert sorted(items_in(bucket.objects()), key=lambda item: item["n"]) == items

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import resource
 import shutil
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.http.http_help import Server, hang, reply, serving
-from tests.objects.object_help import Folder, items_in, losing_answers, written
-from tests.s3_server import SECRET, s3_server
+from tests.object_servers import SECRET, SERVERS, object_server
+from tests.objects.object_help import Bucket, Folder, items_in, losing_answers, written
 
 from sluicegate import (
     RefusedError,
@@ -25,11 +26,13 @@ from sluicegate import (
 )
 from sluicegate.errors import TimedOutError, TooLargeError
 from sluicegate.objects import ObjectSink
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from tests.s3_server import S3Server
+    from tests.object_servers import ObjectServer, S3Server
 
     from sluicegate.batcher import LoopClock
 
@@ -40,10 +43,10 @@ def at(url: str, **options: Any) -> ObjectSink:
     return ObjectSink("s3://bucket/x", config={"endpoint": url, **CONFIG}, **options)
 
 
-async def error_of(sink: ObjectSink) -> SinkError:
-    """The single error of a write."""
+async def error_of(sink: ObjectSink, items: Sequence[Any] = (1, 2, 3)) -> SinkError:
+    """The single error of a write of three items."""
     async with sink:
-        errors = await written(sink, [1, 2, 3])
+        errors = await written(sink, items)
     assert len(errors) == 3
     (error,) = {id(each): each for each in errors.values()}.values()
     assert isinstance(error, SinkError)
@@ -89,6 +92,35 @@ async def test_answers(
     assert len(server.requests) == 1, "the stack's Retry decides about another try"
 
 
+async def test_answers_of_google(real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No emulator accepts the uploads of obstore's client, so this one is scripted."""
+    monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
+    server = Server()
+    server.default = reply(200, etag='"tag"')
+    no_bucket = b"<Error><Code>NoSuchBucket</Code><Message>none\nRequest 7</Message></Error>"
+    server.steps += [reply(404, no_bucket), reply(400, {"error": {"message": "bad type"}})]
+    async with serving(server):
+        key = {"gcs_base_url": server.url, "disable_oauth": True, "client_email": ""}
+        account = json.dumps(key | {"private_key": "", "private_key_id": ""})
+        sink = ObjectSink("gs://bucket/x", config={"service_account_key": account}, prefix="p")
+        told = [str(await error_of(sink)) for _ in range(2)]
+        async with sink:
+            assert await written(sink, [1]) == {}
+    assert "404 NoSuchBucket: none; to repair: create the bucket" in told[0]
+    assert "400: bad type; to repair" in told[1]
+    assert server.requests[-1].path.startswith("/bucket/x/p-")
+
+
+async def test_a_container_that_is_being_deleted_is_an_outage(real_clock: LoopClock) -> None:
+    server = Server()
+    server.default = reply(409, b"<Error><Code>ContainerBeingDeleted</Code></Error>")
+    async with serving(server):
+        config = {"endpoint": server.url, "account_name": "a", "account_key": "a2V5"}
+        error = await error_of(ObjectSink("az://bucket/x", config=config))
+    assert type(error) is RefusedError
+    assert "create the container" in error.repair
+
+
 async def test_a_lost_answer_and_silence_are_unknown(real_clock: LoopClock, s3: S3Server) -> None:
     async with losing_answers(s3.port, count=1) as url:
         assert type(await error_of(at(url))) is UnknownOutcomeError
@@ -126,14 +158,38 @@ async def test_an_endpoint_without_tls_is_not_used_unasked(
     assert "allow_http" in error.repair
 
 
-async def test_a_real_server_without_the_bucket(real_clock: LoopClock, s3: S3Server) -> None:
-    sink = ObjectSink("s3://no-such-bucket", config=s3.config())
-    error = await error_of(sink)
-    assert type(error) is RefusedError
-    assert "create the bucket" in error.repair
-    s3.bucket("no-such-bucket")
-    async with sink:
+async def test_a_real_server_without_the_bucket(
+    real_clock: LoopClock, object_store: ObjectServer
+) -> None:
+    place = object_store.place("no-such-bucket")
+    for items in ([1, 2, 3], ["x" * 3_000_000] * 3):  # the second in parts
+        error = await error_of(ObjectSink(place, config=object_store.config()), items)
+        assert type(error) is RefusedError
+        assert error.repair.startswith("create the")
+    object_store.bucket("no-such-bucket")
+    async with ObjectSink(place, config=object_store.config()) as sink:
         assert await written(sink, [1]) == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({}, id="key"),
+        pytest.param({"access_key_id": "nobody", "account_name": "nobody"}, id="user"),
+    ],
+)
+@pytest.mark.parametrize("object_store", ["azurite", "minio"], indirect=True)
+async def test_a_real_server_with_wrong_credentials(
+    real_clock: LoopClock, object_store: ObjectServer, bucket: Bucket, wrong: dict[str, str]
+) -> None:
+    """moto accepts any."""
+    config = object_store.config()
+    swapped = {"secret_access_key": "not this one", "account_key": "bm90IHRoaXMgb25l"} | wrong
+    config |= {name: value for name, value in swapped.items() if name in config}
+    error = await error_of(ObjectSink(bucket.url, config=config))
+    assert type(error) is RefusedError
+    assert error.repair.startswith("correct the")
+    assert bucket.objects() == {}
 
 
 async def test_a_folder_without_rights_or_room(real_clock: LoopClock, folder: Folder) -> None:
@@ -233,14 +289,16 @@ async def test_a_file_that_is_larger_than_this_process_may_write(
 
 
 @pytest.mark.long
-async def test_a_server_that_is_frozen_or_killed(real_clock: LoopClock) -> None:
+@pytest.mark.parametrize("name", SERVERS)
+async def test_a_server_that_is_frozen_or_killed(real_clock: LoopClock, name: str) -> None:
     """While the server is frozen the outcome is unknown; while it is down the store is unavailable.
     Both are temporary.
     """
-    with s3_server() as server:
-        url = server.bucket("bucket")
-        hasty = ObjectSink(url, config=server.config(), timeout=0.5)
-        async with hasty, ObjectSink(url, config=server.config()) as sink:
+    with there_or_skip(name, object_server(name)) as server:
+        server.bucket("bucket")
+        place = server.place("bucket")
+        hasty = ObjectSink(place, config=server.config(), timeout=0.5)
+        async with hasty, ObjectSink(place, config=server.config()) as sink:
             server.pause()
             errors = await written(hasty, ["frozen"])
             assert type(errors[0]) is TimedOutError
@@ -250,5 +308,9 @@ async def test_a_server_that_is_frozen_or_killed(real_clock: LoopClock) -> None:
             errors = await written(sink, ["dead"])
             assert isinstance(errors[0], (UnavailableError, UnknownOutcomeError))
             await asyncio.to_thread(server.start)
-            server.bucket("bucket")
+            if name != "minio":
+                assert await written(sink, ["lost bucket"]) != {}
+                server.bucket("bucket")
             assert await written(sink, ["again"]) == {}
+            found = sorted(items_in(server.contents("bucket")))
+            assert found == (["again", "on"] if name == "minio" else ["again"])

@@ -13,6 +13,7 @@ import struct
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
@@ -22,9 +23,9 @@ from tests.clickhouse.servers import EngineServer, running
 from tests.http.test_elasticsearch import index
 from tests.nats.sink.nats_help import new_stream
 from tests.nats.sink.nats_help import read as read_nats
+from tests.object_servers import SERVERS, object_server
 from tests.postgres.streams.log_pool import log
 from tests.redis_server import redis_server
-from tests.s3_server import s3_server
 
 from sluicegate import (
     Backoff,
@@ -236,7 +237,9 @@ _NUMBERS = itertools.count()
 def servers() -> Iterator[dict[str, Any]]:
     """The servers of this module that no fixture of the suite starts, by name."""
     with contextlib.ExitStack() as opened:
-        kinds: dict[str, Any] = {"redis": redis_server, "s3": s3_server, "clickhouse": _engine}
+        kinds: dict[str, Any] = {"redis": redis_server, "clickhouse": _engine}
+
+        kinds |= {name: partial(object_server, name) for name in SERVERS}
 
         class Servers(dict[str, Any]):
             def __missing__(self, name: str) -> Any:
@@ -428,24 +431,32 @@ async def clickhouse(request: pytest.FixtureRequest) -> AsyncGenerator[Case]:
 
 
 @asynccontextmanager
-async def objects(request: pytest.FixtureRequest) -> AsyncGenerator[Case]:
-    server = request.getfixturevalue("servers")["s3"]
+async def _objects(request: pytest.FixtureRequest, kind: str) -> AsyncGenerator[Case]:
+    server = request.getfixturevalue("servers")[kind]
     name = f"behind-{next(_NUMBERS)}"
-    url = await asyncio.to_thread(server.bucket, name)
-
-    def read() -> list[int]:
-        client = server.client()
-        listed = client.list_objects_v2(Bucket=name).get("Contents", [])
-        bodies = [client.get_object(Bucket=name, Key=each["Key"])["Body"] for each in listed]
-        return [json.loads(line)["id"] for body in bodies for line in body.read().splitlines()]
+    await asyncio.to_thread(server.bucket, name)
 
     async def ids() -> list[int]:
-        return await asyncio.to_thread(read)
+        found = await asyncio.to_thread(server.contents, name)
+        return [json.loads(line)["id"] for each in found.values() for line in each.splitlines()]
 
     def sink(port: int) -> Any:
-        return ObjectSink(f"{url}/f", config=server.config(f"http://{HOST}:{port}"), timeout=5.0)
+        config = server.config(f"http://{HOST}:{port}")
+        return ObjectSink(f"{server.place(name)}/f", config=config, timeout=5.0)
 
     yield Case(server.port, sink, ids, connects=False)
+
+
+def objects(request: pytest.FixtureRequest) -> Any:
+    return _objects(request, "s3")
+
+
+def objects_in_azurite(request: pytest.FixtureRequest) -> Any:
+    return _objects(request, "azurite")
+
+
+def objects_in_minio(request: pytest.FixtureRequest) -> Any:
+    return _objects(request, "minio")
 
 
 @asynccontextmanager
@@ -521,6 +532,8 @@ CASES = [
     elasticsearch,
     clickhouse,
     objects,
+    objects_in_azurite,
+    objects_in_minio,
     redis_stream,
     redis_without_ids,
     nats,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
-from tests.sql.mariadb import MariaDbServer, mariadb_server
+from tests.sql.mariadb import IS_MYSQL, MariaDbServer, MySqlServer, mariadb_server
 from tests.sql.sql_help import SqlTable
 
 from sluicegate.testing.servers.require import there_or_skip
@@ -29,15 +29,17 @@ def mariadb() -> Iterator[MariaDbServer]:
     """One server for all tests; without strict mode, like a carelessly operated one. It survives a
     kill, but not a power failure: it does not wait for the disk.
 
-    Skips unless Debian's packages are available, or `SLUICEGATE_REQUIRE` names `mariadb`.
+    With `SLUICEGATE_MYSQL=1` it is MySQL's own. Skips unless Debian's packages are available, or
+    `SLUICEGATE_REQUIRE` names `mariadb` or `mysql`.
     """
     options = (
         "--sql-mode=",
         "--innodb-flush-log-at-trx-commit=2",
-        "--skip-innodb-doublewrite",
-        "--debug-no-sync",
+        "--innodb-doublewrite=OFF",
+        "--loose-debug-no-sync",
     )
-    with there_or_skip("mariadb", mariadb_server(*options)) as server:
+    kind = MySqlServer if IS_MYSQL else MariaDbServer
+    with there_or_skip(kind.name.lower(), mariadb_server(*options, kind=kind)) as server:
         SqlTable(server.url(database="mysql")).run("CREATE DATABASE IF NOT EXISTS test")
         yield server
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.sql.mariadb import IS_MYSQL
 from tests.sql.sql_help import SqlTable, names, written
 
 from sluicegate import ConfigError
@@ -89,6 +90,12 @@ MYSQL: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "VARCHAR(4)": ([0.1 + 0.2], [1.25, "ab", 7], ["1.25", "ab", "7"]),
     "TEXT": ([], [0.1 + 0.2], ["0.30000000000000004"]),
 }
+if IS_MYSQL:  # the type of MariaDB is a text
+    MYSQL["JSON"] = (
+        [2**70, {"a": [2**64]}, [-(2**63) - 1], [10**5_000]],
+        [2**64 - 1, [-(2**63)], 1e300],
+        [str(2**64 - 1), f"[{-(2**63)}]", "1e300"],
+    )
 
 
 @pytest.mark.parametrize("kind", quickly(MYSQL, "DATE", "TIME", "SET('a','b','3')"))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 from tests.sql.conftest import table_of
+from tests.sql.mariadb import IS_MYSQL
 
 from sluicegate import (
     Backoff,
@@ -226,6 +227,8 @@ async def test_the_phase_of_a_lost_connection_decides(
     """After any number of bytes from the server: while connecting, logging in, setting up the
     session or beginning, in the middle of an answer, and at the COMMIT.
     """
+    if IS_MYSQL and is_transaction and table.name == "mysql":
+        pytest.skip("MySQL returns nothing")
     rows = [(1, "a"), (2, "b")]
     options: dict[str, Any] = {"returning": ["word"]} if is_transaction else {}
     unknown = "a COMMIT" if is_transaction else "a statement"
@@ -262,7 +265,12 @@ async def test_the_phase_of_a_lost_connection_decides(
                 allowed = {kind} if is_transaction else {kind, ErrorClass.UNKNOWN}
                 assert kinds(sink, errors) <= allowed, (after, total, errors[0])
                 found.add(phase)
-                assert stored == before or (is_unknown and stored == before + 2)
+                assert stored == before or (is_unknown and stored == before + 2), (
+                    phase,
+                    after,
+                    total,
+                    errors,
+                )
             proxy.after = None
             assert await send(sink, RowBatch(rows)) == {}
         assert len(await rows_of(table)) == stored + 2

@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.sql.mariadb import IS_MYSQL
 from tests.sql.sql_help import SqlTable, written
 
 if TYPE_CHECKING:
@@ -78,18 +79,21 @@ async def test_a_batch_leaves_what_its_rows_leave_one_by_one(
 
 
 def deadlocks(table: SqlTable) -> str:
-    """The number of deadlocks of MariaDB; PostgreSQL counts them later."""
+    """The number of deadlocks of MariaDB or MySQL; PostgreSQL counts them later."""
     if table.name != "mysql":
         return ""
     with table.engine.connect() as con:
-        status = con.exec_driver_sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'").one()
+        status = con.exec_driver_sql(
+            "SELECT name, count FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'"
+            if IS_MYSQL
+            else "SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'"
+        ).one()
     return str(status[1])
 
 
 WAITING = {
     "postgresql": "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted",
-    "mysql": "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS "
-    "WHERE VARIABLE_NAME = 'INNODB_ROW_LOCK_CURRENT_WAITS'",
+    "mysql": "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'",
 }
 
 
@@ -128,7 +132,7 @@ async def test_writers_of_common_keys_in_opposite_orders_do_not_deadlock(
                 for number, sink in enumerate(sinks, 1):
                     rows = [(key, number) for key in (keys if number == 1 else keys[::-1])]
                     tasks.append(group.create_task(written(sink, rows)))
-                    while int(look.exec_driver_sql(WAITING[table.name]).scalar_one()) != number:
+                    while int(look.exec_driver_sql(WAITING[table.name]).one()[-1]) != number:
                         look.rollback()
                         await asyncio.sleep(0)
                     look.rollback()

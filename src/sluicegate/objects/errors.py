@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,80})</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]{1,300})")
+_MESSAGE = re.compile(r"(?:<Message>|\"message\": ?\")([^<\"\n]{1,300})")
 _KIND = re.compile(r"\bHttpError \{\s+kind: (\w+)")
 _CONNECTING = re.compile(r"legacy::Error\(\s+Connect,")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s+(?:Other\(\s+OtherError\(\s+)?(\w+)")
@@ -78,10 +78,11 @@ _EXPIRED = (
 _REPAIRS: Mapping[str, str] = {
     "NoSuchBucket": "create the bucket of {place}, or name another one",
     "ContainerNotFound": "create the container of {place}, or name another one",
+    "ContainerBeingDeleted": "create the container of {place} again, or name another one",
     "AccessDenied": "grant the right to write objects (s3:PutObject) in {place}",
     "AllAccessDisabled": "enable access to {place}",
     "AccountProblem": "resolve the problem with the account of {place}",
-    "AuthorizationFailure": "grant the right to write objects in {place}",
+    "AuthorizationFailure": "correct the credentials for {place}, or grant them the right to write objects",
     "AuthorizationPermissionMismatch": "grant the right to write blobs in {place}",
     "ExpiredToken": _EXPIRED,
     "TokenRefreshRequired": _EXPIRED,

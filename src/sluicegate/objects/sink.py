@@ -323,7 +323,7 @@ class ObjectSink(ObjectBase):
     and age of objects.
 
     Args:
-        url: `"s3://bucket/folder"`, `"gs://bucket/folder"`, `"az://account/container/folder"`,
+        url: `"s3://bucket/folder"`, `"gs://bucket/folder"`, `"az://container/folder"`,
             `"file:///folder"` (existing), or a function that returns an obstore store.
         encode: a function from an item to its line, as text or bytes without a newline. Default:
             JSON, as for `FileSink`.

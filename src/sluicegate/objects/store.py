@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,9 +32,13 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "file")
 CONNECT_TIMEOUT = 5.0
+_ENVIRONMENTS = {"s3": "AWS", "gs": "GOOGLE"}
+"""The beginnings of variables' names; for other schemes, `AZURE`."""
 _TRUE = frozenset({"1", "true", "yes", "on"})
+_CONTAINER = re.compile(r"[\w$-]+@[\w.-]+\.(?:windows\.net|fabric\.microsoft\.com)")
+"""The place `container@account.dfs.core.windows.net` of an `abfss` URL, which is no login."""
 _RULE = (
-    "must be a URL such as s3://bucket/folder, gs://bucket/folder, az://account/container/folder or "
+    "must be a URL such as s3://bucket/folder, gs://bucket/folder, az://container/folder or "
     "file:///folder, or a function that makes a store of obstore"
 )
 PART_BYTES = 8 << 20
@@ -84,7 +89,10 @@ class StoreGiven:
             if own_at
             else addresses.split("url", given, [each for each in SCHEMES if each != "file"], _RULE)
         )
-        if parts.query or parts.fragment or "@" in parts.netloc or (parts.port and not own_at):
+        is_login = "@" in parts.netloc and not (
+            parts.scheme.startswith("abfs") and _CONTAINER.fullmatch(parts.netloc)
+        )
+        if parts.query or parts.fragment or is_login or (parts.port and not own_at):
             raise bad(
                 "url", f"{parts.scheme}://...", "must have no user, query or fragment; see config="
             )
@@ -97,9 +105,11 @@ class StoreGiven:
             "timeout": f"{timeout:g}s",
             "connect_timeout": f"{min(timeout / 2, CONNECT_TIMEOUT):g}s",
         }
+        # these options hide the environment's from obstore
+        variable = f"{_ENVIRONMENTS.get(parts.scheme, 'AZURE')}_ALLOW_HTTP"
         if (
             str(settings.get("endpoint", "")).startswith("http://")
-            or os.environ.get("AWS_ALLOW_HTTP", "").lower() in _TRUE
+            or os.environ.get(variable, "").lower() in _TRUE
         ):
             own["allow_http"] = True  # an endpoint without TLS, given by the user
         return cls(given, given.rstrip("/"), settings, Options({**own, **(client_options or {})}))

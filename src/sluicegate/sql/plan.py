@@ -295,12 +295,18 @@ def _clause(
 
 def _processors(con: Connection, types: Sequence[TypeEngine[Any]]) -> dict[int, Processor]:
     from sqlalchemy import JSON
+    from sqlalchemy.dialects import mysql
 
     found: dict[int, Processor] = {}
     for place, kind in enumerate(types):
         process = kind.dialect_impl(con.dialect).bind_processor(con.dialect)
         if process is not None:
-            found[place] = checked_json(process) if isinstance(kind, JSON) else process
+            is_of_mysql = isinstance(kind, mysql.JSON)
+            found[place] = (
+                checked_json(process, has_64_bits=is_of_mysql)
+                if isinstance(kind, JSON)
+                else process
+            )
     return found
 
 

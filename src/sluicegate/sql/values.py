@@ -13,6 +13,7 @@ Drivers and databases convert other values in their own ways, some of them into 
 4. A time with a zone becomes one in UTC for a column without a zone, of which drivers drop the
    zone. MySQL reads a `TIMESTAMP` in the zone of the session, which must be UTC then.
 5. SQLite stores a number as a float that may not represent it: a decimal, or a number above 64 bits.
+   So does MySQL in its JSON, with a number above 64 bits.
 6. A type that SQLAlchemy does not know takes the classes under `OTHER`; those of PostgreSQL are
    checked by its catalog, too.
 
@@ -53,6 +54,7 @@ _MYSQL_DIGITS = 65
 """The digits of a DECIMAL."""
 _MOST = 2**63 - 1
 """The highest number that SQLite stores as an integer."""
+_LONG = re.compile(r"\d{19}")
 _NOT_WHOLE = "is not a whole number, but the column has whole numbers"
 _CLIENTS = ("asyncpg.", "psycopg.", "sqlalchemy.")
 """Modules of clients, whose own classes, such as of ranges, a column of another type takes."""
@@ -657,9 +659,10 @@ def needed(
     return found
 
 
-def checked_json(process: Processor) -> Processor:
+def checked_json(process: Processor, *, has_64_bits: bool) -> Processor:
     """A conversion to JSON that refuses NaN and infinities, which are no JSON. Values inside that are
-    not of JSON have the same form as elsewhere.
+    not of JSON have the same form as elsewhere. With `has_64_bits`, for the type of MySQL (that of
+    MariaDB is a text), it refuses larger whole numbers, at any depth.
     """
 
     def checked(value: Any) -> Any:
@@ -669,9 +672,16 @@ def checked_json(process: Processor) -> Processor:
             text = process(json.loads(to_json(value)))
         if isinstance(text, str) and ("NaN" in text or "Infinity" in text):
             json.loads(text, parse_constant=_refuse_constant)
+        if has_64_bits and isinstance(text, str) and _LONG.search(text):
+            json.loads(text, parse_int=_json_of_64_bits)
         return text
 
     return checked
+
+
+def _json_of_64_bits(digits: str) -> None:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+        raise ChangedValue("a number above 64 bits in JSON, which MySQL stores as a float")
 
 
 def _refuse_constant(name: str) -> Any:
