@@ -109,11 +109,13 @@ class SeenCommits(Watch):
     def __init__(self, seen: Seen) -> None:
         super().__init__()
         self._seen = seen
+        self._offsets: dict[Any, int] = {}
 
     def on_committed(self, name: str, offsets: Any, error: BaseException | None) -> None:
         super().on_committed(name, offsets, error)
         if offsets and error is None:
-            self._seen.move()
+            self._offsets |= offsets
+            self._seen.move(sum(self._offsets.values()) - 1)
 
 
 class Parts:
@@ -234,7 +236,7 @@ class Parts:
         made = flow.transaction(
             self._source(),
             sink,
-            self._moving_row(seen),
+            _row_of,
             drain=2.5,
             commits=Commits(every=0.05, after=50),
             name="transaction",
@@ -251,26 +253,16 @@ class Parts:
                 item = json.loads(record.value)
                 seen.order[item["key"]].append(item["n"])
 
-    def _moving_row(self, seen: Seen) -> Any:
-        def row(message: Message) -> Any:
-            item = json.loads(message.value)
-            seen.last = max(seen.last, item["n"])
-            return item
-
-        return row
-
     @asynccontextmanager
     async def state(self) -> AsyncIterator[None]:
         """A consumer with state in a topic: the numbers of each key in order."""
-        seen, handled, topic = self._new("state"), Seen("handled", self.news), new_name("state")
+        seen, topic = self._new("state"), new_name("state")
 
         async def handle(context: EventContext) -> None:
             item = json.loads(context.message.value)
-            handled.last = item["n"]
             count, late, last = context.store.get(item["key"], (0, 0, -1))
             is_late = item["n"] <= last
             context.store.put(item["key"], (count + 1, late + is_late, item["n"]))
-            seen.last = max(seen.last, item["n"])
 
         async with (
             KafkaState(bootstrap=self.access, topic=topic) as state,

@@ -1,8 +1,12 @@
-"""A broker that leads everything is lost in a cluster of three while sinks, sources and flows run."""
+"""A broker that leads everything is lost in a cluster of three while sinks, sources and flows run.
+
+White box: the folder of a node.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -59,14 +63,40 @@ def move(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
     return lambda: None
 
 
+def move_coordinators(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
+    """Some of the commits are in progress: there are 60 a second."""
+    for each in COORDINATORS * 5:
+        kafka.move_leader(each)
+    return lambda: None
+
+
+def replace(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
+    """Replace a node by another one of the same number, which has no data."""
+    node = gather_leaders(kafka, topic)
+    kafka.stop(node)
+    shutil.rmtree(kafka._programs()[node - 1].home / "data")
+    kafka.start(node)
+    for each in (topic, *COORDINATORS):
+        while kafka.in_sync(each) != {1, 2, 3}:
+            pass  # each is a request to a broker
+        kafka.move_leader(each, to=node)
+    return lambda: None
+
+
 def kill_controller(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
     node = kafka.kill_controller()
     return lambda: kafka.start(node)
 
 
+REPEATED = "coordinators moved 10 times"
+REPLACED = "replaced by an empty node"
+SEVERAL = (REPEATED, REPLACED)
+"""The coordinators move several times, the next time perhaps before the next commit."""
 EVENTS = {
     "frozen": freeze,
     "moved": move,
+    REPEATED: move_coordinators,
+    REPLACED: replace,
     "killed": kill,
     "drained": drain,
     "controller killed": kill_controller,
@@ -104,4 +134,5 @@ def test_nothing_is_lost_or_out_of_order_and_little_comes_twice(
     for each in results:
         assert each.lost == each.out_of_order == 0, each
         assert not each.twice or each.part in AT_LEAST_ONCE, each
-        assert each.stop < LONGEST[each.part in IN_TRANSACTIONS], each
+        if event not in SEVERAL:
+            assert each.stop < LONGEST[each.part in IN_TRANSACTIONS], each

@@ -19,6 +19,7 @@ from tests.kafka.source.kafka_help import (
     stored,
     transact,
 )
+from tests.kafka.source.storm_help import log_lines
 
 from sluicegate import ConfigError, flow
 from sluicegate.consumer import Commits, Position, TopicPartition
@@ -109,10 +110,13 @@ async def test_the_end_as_a_start_is_stored_before_anything_is_read(
         assert [at for _, at in await kept.rows()] == [4, 5, 6]
 
 
+@pytest.mark.parametrize("has_grown", [False, True])
 async def test_a_topic_made_anew_is_read_from_its_beginning(
-    broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
+    broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, has_grown: bool
 ) -> None:
-    """Its records are new ones, although the stored position has passed their offsets."""
+    """Its records are new ones, although the stored position has passed their offsets. If it has
+    more records than that, it may be the old one whose group was deleted: this is told.
+    """
     topic, group = await new_topic(broker), new_name("anew")
     await fill(broker, topic, 50)
     async with kept_table(embedded_postgres.dsn) as kept:
@@ -121,8 +125,11 @@ async def test_a_topic_made_anew_is_read_from_its_beginning(
         async with admin_of(broker) as admin:
             await admin.delete_topics([topic])
         await new_topic(broker, name=topic)
-        await fill(broker, topic, 5)
-        async with flowing(broker, kept, topic, group) as watch:
-            await watch.stored(5)
-        assert [at for _, at in await kept.rows()] == [*range(50), *range(5)]
-        assert await kept.stored() == {(group, 0): 5}
+        count, told = (60, "position 50 of") if has_grown else (5, "ends at 5, before")
+        first = 50 if has_grown else 0
+        await fill(broker, topic, count)
+        async with log_lines() as log, flowing(broker, kept, topic, group) as watch:
+            await watch.stored(count)
+            await log.wait(told)
+        assert [at for _, at in await kept.rows()] == [*range(50), *range(first, count)]
+        assert await kept.stored() == {(group, 0): count}

@@ -53,7 +53,7 @@ _GONE = (
 )
 _OTHER_LOG = "%s: %s ends at %d, before the next offset, %d: reading begins again at %d (start=%s)"
 _TRUNCATED = (
-    "%s: %s was truncated before the next offset, and has grown again to %d (next: %d): reading "
+    "%s: %s was recreated, or truncated before the next offset, and ends at %d (next: %d): reading "
     "begins again at %d (start=%s)"
 )
 MEMORY = 60.0
@@ -152,6 +152,7 @@ class Beginnings:
         for each, was in forgotten.items():
             told = (each, was, found[each].offset, self._start)
             log_safely(logger, logging.ERROR, _FORGOTTEN, self._group, *told)
+        self._history.restart(forgotten)
         starts = {**stored, **found}
         self._history.store(known)
         return {each: starts[each] for each in partitions if each in starts}
@@ -220,12 +221,16 @@ class Retained(NamedTuple):
 
 
 class History:
-    """The partitions of the first assignment, the last stored positions, and recent losses."""
+    """The partitions of the first assignment, the last stored positions, the ids of topics, and recent
+    losses.
+    """
 
     def __init__(self) -> None:
         self._first: frozenset[TopicPartition] | None = None
         self._stored: dict[TopicPartition, int] = {}
         self._losses: deque[float] = deque(maxlen=MANY)
+        self._ids: dict[str, str] = {}
+        self._restarted: set[TopicPartition] = set()
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         """Record the partitions of the topics at the first assignment; later calls do nothing."""
@@ -243,6 +248,21 @@ class History:
     def forgotten(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return, of partitions without a stored position, the last known ones."""
         return {each: self._stored[each] for each in partitions if each in self._stored}
+
+    def restart(self, partitions: Iterable[TopicPartition]) -> None:
+        """Record that these partitions begin again, since their logs or positions have changed."""
+        self._restarted.update(partitions)
+
+    def recreated(
+        self, ids: Mapping[str, str], partitions: Iterable[TopicPartition]
+    ) -> list[TopicPartition]:
+        """Record the ids of topics; return the partitions of topics with changed ids, except those
+        that have begun again since the last call.
+        """
+        changed = {topic for topic, each in ids.items() if self._ids.get(topic, each) != each}
+        restarted, self._restarted = self._restarted, set()
+        self._ids |= ids
+        return [each for each in partitions if each.topic in changed and each not in restarted]
 
     def lose(self, now: float) -> None:
         """Record that all partitions were lost, without a revoke."""

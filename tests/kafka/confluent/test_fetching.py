@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.aio import AIOConsumer
 from tests.kafka.confluent.confluent_help import source_of
 from tests.kafka.source.kafka_help import (
     delete_records,
@@ -31,6 +33,8 @@ from sluicegate.kafka.confluent.reader import Delivered, runs
 from sluicegate.testing.conformance.source.subject import ClaimReader, HeldClaim, RecordingHost
 
 if TYPE_CHECKING:
+    from tests.kafka.source.own_help import OwnKafka
+
     from sluicegate.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
@@ -239,6 +243,40 @@ async def test_a_position_that_is_no_longer_retained_continues_at_the_start_poin
         "the next offset, 3, is no longer retained (10 is the first" in each for each in told
     )
     assert any("ends at 20, before the next offset, 99" in each for each in told)
+
+
+@pytest.mark.long
+async def test_a_position_whose_record_was_replaced_begins_again_at_the_start_point(
+    own_broker: OwnKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after an unclean election: the leader's epoch before the position is another one. A record
+    that is the same is not delivered again, and one that was deleted proves nothing.
+    """
+    topic, group = await new_topic(own_broker, 3), new_name("group")
+    for number in range(3):
+        await fill(own_broker, topic, 5, partition=number)
+    own_broker.restart()  # a new epoch begins
+    for number in range(3):
+        await fill(own_broker, topic, 5, partition=number)
+    await delete_records(own_broker, topic, 8, partition=2)
+    member = AIOConsumer({"bootstrap.servers": own_broker.bootstrap, "group.id": group})
+    at = [ClientPartition(topic, 0, 8, leader_epoch=0), ClientPartition(topic, 1, 5, leader_epoch=0)]
+    at.append(ClientPartition(topic, 2, 8, leader_epoch=0))
+    await member.commit(offsets=at, asynchronous=False)
+    await member.close()
+    source = source_of(own_broker, topic, group)
+    host = RecordingHost()
+    async with source.open(host), asyncio.timeout(30.0):
+        await host.wait_for_claims(3)
+        reader = ClaimReader(source, host)
+        while sum(len(reader.records(claim)) for claim in host.claims) < 17:
+            await fetched_of(reader, host.open)
+        claims = [host.claim_of(TopicPartition(topic, each)) for each in range(3)]
+        assert [reader.offsets(each) for each in claims] == [[*range(10)], [*range(5, 10)], [8, 9]]
+        assert list(await source.commit({claims[0]: Position(10)})) == [claims[0]]
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+    assert len(told) == 1
+    assert f"{topic}/0 was recreated, or truncated before the next offset" in told[0]
 
 
 async def test_a_group_moves_between_the_clients_with_its_map(broker: EmbeddedKafka) -> None:

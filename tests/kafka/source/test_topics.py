@@ -1,12 +1,10 @@
-"""Partitions and topics that appear while a source is open."""
+"""Topics that appear while a source is open."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import pytest
-from aiokafka.admin import NewPartitions
-from tests.kafka.source.kafka_help import admin_of, fill, new_name, new_topic, producer_of
+from tests.kafka.source.kafka_help import fill, new_name, new_topic
 from tests.kafka.source.storm_help import QUICK, member, run
 
 from sluicegate.consumer import TopicPartition
@@ -16,30 +14,6 @@ if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka
 
 OFTEN: dict[str, Any] = {**QUICK, "client": {"metadata_max_age_ms": 200}}
-
-
-@pytest.mark.parametrize("start", ["latest", pytest.param("earliest", marks=pytest.mark.soak)])
-def test_a_partition_that_appears_is_read_from_its_first_record(
-    broker: EmbeddedKafka, start: Literal["earliest", "latest"]
-) -> None:
-    """Including the records written before it was found."""
-
-    async def scenario() -> None:
-        topic, group = await new_topic(broker), new_name("group")
-        source = KafkaSource(topic, bootstrap=broker.bootstrap, group=group, start=start, **OFTEN)
-        async with member(source) as reader:
-            await reader.owns(1)
-            async with admin_of(broker) as admin:
-                await admin.create_partitions({topic: NewPartitions(total_count=3)})
-            async with producer_of(broker) as producer:
-                await producer.client.force_metadata_update()
-            for partition in range(3):
-                await fill(broker, topic, 10, partition=partition)
-            await reader.handled_count(30)
-            assert len(set(reader.handled)) == len(reader.handled) == 30
-            assert len(reader.watch.owned) == 3
-
-    run(scenario(), 20)
 
 
 def test_a_topic_that_begins_to_match_the_pattern_is_read_beside_the_others(

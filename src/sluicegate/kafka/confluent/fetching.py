@@ -12,8 +12,9 @@
    next claim of its partition is read from its own position.
 4. A settled span of the stored map is skipped if it is long.
 5. If an offset is no longer retained, reading continues at the start point, and the gap is
-   reported. If the offset is beyond the end of the log, or librdkafka finds the log truncated before it (by the epochs of
-   leaders), the log was replaced, and so is the claim.
+   reported. If the offset is beyond the end of the log, or librdkafka finds the log truncated before
+   it (by the epochs of leaders), or the topic was recreated, the log was replaced, and so is the
+   claim.
 6. Delivery never suspends, so a cancelled fetch has delivered nothing.
 """
 
@@ -80,7 +81,7 @@ class ShareFetcher:
         self._seen = 0
         """The number of claim changes that have been handled."""
         self._out_of_range: list[tuple[ArrivingClaim, bool]] = []
-        """Claims whose next offsets are out of range, and whether their logs were truncated."""
+        """Claims whose next offsets are out of range, and whether their logs were replaced."""
         self._standing: set[ArrivingClaim] = set()
         """Claims that remain out of range."""
         self._has_read = False
@@ -149,7 +150,7 @@ class ShareFetcher:
             if wanted.get(partition) is not each or each.has_to_move
         ]
         placed = {
-            partition: each.ahead
+            partition: each.read_from
             for partition, each in wanted.items()
             if self._placed.get(partition) is not each or each.has_to_move
         }
@@ -211,7 +212,11 @@ class ShareFetcher:
                 self._fail(owned, run)
             elif not owned.has_to_move:
                 self._troubles.note(str(run.partition), None)
-                owned.arrive(run)
+                if (confirmed := owned.confirm(run)) is None:
+                    self._out_of_range.append((owned, True))
+                    owned.restart()
+                else:
+                    owned.arrive(confirmed)
 
     def _fail(self, owned: ArrivingClaim, run: Run) -> None:
         """Record an error of a partition, and stay at its position.
@@ -238,6 +243,10 @@ class ShareFetcher:
 
     # -- offsets out of range ----------------------------------------------------------------------
 
+    def begin_again(self, partitions: Sequence[TopicPartition]) -> None:
+        """Begin at the start point in the next fetch, as these partitions have other logs now."""
+        self._out_of_range += [(self._membership.held[each], True) for each in partitions]
+
     async def _relocate(self, owned: ArrivingClaim, truncated: bool) -> list[Fetched]:
         """Continue at an existing offset after the next one was out of range."""
         claim, was = owned.claim, owned.ahead
@@ -256,6 +265,7 @@ class ShareFetcher:
         if self._membership.owned(claim) is not owned:
             return []
         if retained.has(was):
+            owned.skip_confirmation()
             owned.restart()
             return []
         if retained.start is None:

@@ -38,6 +38,7 @@ T = TypeVar("T")
 
 POLL = 0.05
 """Duration of a poll in seconds; other calls wait at most this long."""
+UNKNOWN_EPOCH = -1
 _EARLIEST, _LATEST = -2, -1
 """Special timestamps for the two ends of a log."""
 
@@ -47,6 +48,13 @@ class CommitAnswer(NamedTuple):
 
     error: KafkaError | None
     partitions: Sequence[Any]
+
+
+class EpochPosition(NamedTuple):
+    """A position, and the epoch of the leader that stored the record before it."""
+
+    position: Position
+    epoch: int = UNKNOWN_EPOCH
 
 
 class GroupListener(Protocol):
@@ -168,7 +176,7 @@ class GroupMember:
     # -- offsets -----------------------------------------------------------------------------------
 
     async def commit(
-        self, positions: Callable[[], Mapping[TopicPartition, Position]]
+        self, positions: Callable[[], Mapping[TopicPartition, EpochPosition]]
     ) -> list[TopicPartition]:
         """Send one commit; return the partitions whose positions are stored.
 
@@ -190,7 +198,7 @@ class GroupMember:
         return _stored_partitions(stored)
 
     async def _commit_within(
-        self, positions: Callable[[], Mapping[TopicPartition, Position]]
+        self, positions: Callable[[], Mapping[TopicPartition, EpochPosition]]
     ) -> list[TopicPartition]:
         """Send a commit within a revoke; suspend until its answer."""
         offsets = _theirs(positions())
@@ -199,7 +207,7 @@ class GroupMember:
         return _stored_partitions(await self._client.commit(offsets=offsets, asynchronous=False))
 
     async def _send(
-        self, positions: Callable[[], Mapping[TopicPartition, Position]]
+        self, positions: Callable[[], Mapping[TopicPartition, EpochPosition]]
     ) -> asyncio.Future[CommitAnswer] | None:
         """Send a commit; return its future answer, or `None` if there is nothing to store."""
         offsets = _theirs(positions())
@@ -216,13 +224,16 @@ class GroupMember:
 
     async def committed(
         self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, Position]:
+    ) -> dict[TopicPartition, EpochPosition]:
         """Return the existing stored positions with their maps. Raises errors of librdkafka."""
         asked = [ClientPartition(*each) for each in partitions]
         within = self._options.commit_timeout
         found = await self._call(lambda: self._client.committed(asked, within))
         return {
-            TopicPartition(at.topic, at.partition): Position(at.offset, at.metadata or "")
+            TopicPartition(at.topic, at.partition): EpochPosition(
+                Position(at.offset, at.metadata or ""),
+                UNKNOWN_EPOCH if at.leader_epoch is None else at.leader_epoch,
+            )
             for at in _checked(found)
             if at.offset >= 0
         }
@@ -266,12 +277,12 @@ def _ours(partitions: Iterable[Any]) -> list[TopicPartition]:
     return [TopicPartition(each.topic, each.partition) for each in partitions]
 
 
-def _theirs(positions: Mapping[TopicPartition, Position]) -> list[ClientPartition]:
+def _theirs(positions: Mapping[TopicPartition, EpochPosition]) -> list[ClientPartition]:
     return [
-        ClientPartition(*each, at.offset, at.metadata)
+        ClientPartition(*each, at.offset, at.metadata, epoch)
         if at.metadata
-        else ClientPartition(*each, at.offset)
-        for each, at in positions.items()
+        else ClientPartition(*each, at.offset, leader_epoch=epoch)
+        for each, (at, epoch) in positions.items()
     ]
 
 

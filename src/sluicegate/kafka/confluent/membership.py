@@ -10,6 +10,10 @@
 5. All records of a claim before `next_offset` have been delivered, all before `ahead` have arrived.
    Arrived records wait with their claim until they are requested, so a claim without requests does
    not block the others. A claim that is moved drops them, and is read again from its new offset.
+6. A position is stored with the epoch of the leader that stored the record before it, if this claim
+   has read that record. The next claim reads this record once more: another epoch means that the log
+   was truncated before the position, and has grown again. librdkafka itself checks this only when a
+   leader changes while it reads.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from ..._core.logs import for_log, log_safely, named
 from ..._core.source import Fetched, Position
 from ..groups import LAST_FAILED, NO_POSITION, RETRY_FROM, RETRY_TO, Beginnings
 from .errors import is_rebalanced, librdkafka_error, reason_of
+from .member import UNKNOWN_EPOCH, EpochPosition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -67,6 +72,8 @@ class GroupClaims:
         """The partitions owned by this member, each with the number of its assignment."""
         self._stored: dict[SourceClaim, int] = {}
         """The last offset that was sent for each claim."""
+        self._epochs: dict[TopicPartition, int] = {}
+        """The epochs of the stored positions of the next claims."""
         self._loading: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._member: GroupMember | None = None
@@ -138,14 +145,18 @@ class GroupClaims:
     ) -> dict[TopicPartition, Position]:
         assert self._member is not None
         assert self._beginnings is not None
-        stored = await self._member.committed(partitions)
+        found = await self._member.committed(partitions)
+        self._epochs |= {each: at.epoch for each, at in found.items()}
+        stored = {each: at.position for each, at in found.items()}
         return await self._beginnings.of(partitions, stored, self._send_starts)
 
     async def _send_starts(
         self, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
         return await self._send(
-            lambda: {each: at for each, at in positions.items() if each in self._expected}
+            lambda: {
+                each: EpochPosition(at) for each, at in positions.items() if each in self._expected
+            }
         )
 
     def _begin(self, starts: Mapping[TopicPartition, Position], number: int) -> None:
@@ -159,7 +170,9 @@ class GroupClaims:
     def _claim(self, starts: Mapping[TopicPartition, Position]) -> None:
         self.changes += 1
         for claim in self._host.assigned(starts):
-            self._held[claim.partition] = ArrivingClaim(claim, starts[claim.partition].offset)
+            partition = claim.partition
+            offset, epoch = starts[partition].offset, self._epochs.pop(partition, UNKNOWN_EPOCH)
+            self._held[partition] = ArrivingClaim(claim, offset, epoch)
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Release these partitions, and commit them. Never raises."""
@@ -206,6 +219,7 @@ class GroupClaims:
 
     def replace(self, owned: ArrivingClaim, start: int) -> None:
         """Replace a claim whose log has changed by another one that begins at `start`."""
+        self._history.restart([owned.claim.partition])
         self._end([owned.claim])
         self._claim({owned.claim.partition: Position(start)})
 
@@ -235,23 +249,24 @@ class GroupClaims:
 
     def _committable(
         self, positions: Mapping[SourceClaim, Position]
-    ) -> dict[TopicPartition, Position]:
+    ) -> dict[TopicPartition, EpochPosition]:
         """Return the positions of open claims, without those that would go back."""
-        found: dict[TopicPartition, Position] = {}
+        found: dict[TopicPartition, EpochPosition] = {}
         for claim, at in positions.items():
-            if self.owned(claim) is not None and at.offset >= self._stored.get(claim, 0):
+            owned = self.owned(claim)
+            if owned is not None and at.offset >= self._stored.get(claim, 0):
                 self._stored[claim] = at.offset
-                found[claim.partition] = at
+                found[claim.partition] = EpochPosition(at, owned.epoch_before(at.offset))
         return found
 
     async def _send(
-        self, positions: Callable[[], Mapping[TopicPartition, Position]]
+        self, positions: Callable[[], Mapping[TopicPartition, EpochPosition]]
     ) -> Collection[TopicPartition]:
         """Store positions, or nothing if the group was rebalanced before it received them."""
         assert self._member is not None
-        sent: dict[TopicPartition, Position] = {}
+        sent: dict[TopicPartition, EpochPosition] = {}
 
-        def sending() -> Mapping[TopicPartition, Position]:
+        def sending() -> Mapping[TopicPartition, EpochPosition]:
             sent.update(positions())
             return sent
 
@@ -261,7 +276,7 @@ class GroupClaims:
             if is_rebalanced(librdkafka_error(error)):
                 return ()
             raise
-        self._history.store({each: sent[each] for each in stored})
+        self._history.store({each: sent[each].position for each in stored})
         return stored
 
 
@@ -269,6 +284,8 @@ class ArrivingClaim:
     """An open claim."""
 
     __slots__ = (
+        "_epochs",
+        "_has_to_confirm",
         "_runs",
         "ahead",
         "at_end",
@@ -280,9 +297,13 @@ class ArrivingClaim:
         "next_offset",
     )
 
-    def __init__(self, claim: SourceClaim, start: int) -> None:
+    def __init__(self, claim: SourceClaim, start: int, epoch: int = UNKNOWN_EPOCH) -> None:
         self.claim = claim
         self.next_offset = self.ahead = start
+        is_known = start > 0 and epoch != UNKNOWN_EPOCH
+        self._epochs = [(start - 1, start, epoch)] if is_known else []
+        """The epochs of the records from one offset to the one before another."""
+        self._has_to_confirm = bool(self._epochs)
         self.count = 0
         """Number of records that have arrived and were not delivered."""
         self.at_end = False
@@ -305,6 +326,28 @@ class ArrivingClaim:
         """Whether `take` would return anything."""
         return bool(self._runs)
 
+    @property
+    def read_from(self) -> int:
+        """The offset to read from: `ahead`, or that of the record before it, to confirm its epoch."""
+        return self.ahead - self._has_to_confirm
+
+    def confirm(self, run: Run) -> Run | None:
+        """Return a run without the record before `ahead`; `None` if this is another record than the
+        one before the stored position. It may be missing: records are deleted.
+        """
+        if not self._has_to_confirm or not run.records:
+            return run
+        self._has_to_confirm = False
+        if run.records[0].offset >= self.ahead:
+            return run
+        if run.epoch != self.epoch_before(self.ahead):
+            return None
+        return run._replace(records=run.records[1:])
+
+    def skip_confirmation(self) -> None:
+        """Read from `ahead` on, as the record before it was deleted."""
+        self._has_to_confirm = False
+
     def arrive(self, run: Run) -> None:
         """Add records that were read."""
         self.at_end = not run.records
@@ -314,6 +357,18 @@ class ArrivingClaim:
             value = run.records[-1].value if run.records else None
             self.newest = len(value) if isinstance(value, bytes) else self.newest
             self.ahead = run.next_offset
+            if run.epoch is not None:
+                self._add_epoch(run.records[0].offset, run.next_offset, run.epoch)
+
+    def _add_epoch(self, first: int, end: int, epoch: int) -> None:
+        if self._epochs and self._epochs[-1][2] == epoch:
+            first, *_ = self._epochs.pop()
+        self._epochs.append((first, end, epoch))
+
+    def epoch_before(self, offset: int) -> int:
+        """Return the epoch of the record before this offset, if it was read."""
+        found = (epoch for first, end, epoch in self._epochs if first < offset <= end)
+        return next(found, UNKNOWN_EPOCH)
 
     def take(self, most: int, least_span: int) -> Fetched:
         """Return the next records, up to `most`, and skip settled records after them if there are
@@ -344,7 +399,7 @@ class ArrivingClaim:
         self._runs.clear()
         self.count = 0
         self.next_offset = self.ahead = offset
-        self.has_to_move, self.at_end = True, False
+        self.has_to_move, self.at_end, self._has_to_confirm = True, False, False
 
     def set_aside(self, *, aside: bool) -> None:
         """Pause or continue reading."""

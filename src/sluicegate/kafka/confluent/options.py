@@ -139,6 +139,17 @@ class GroupOptions(ClientOptions):
             "enable.partition.eof": True,
         }
 
+    def of_admin(self) -> dict[str, Any]:
+        """Return the options of a client that describes topics. It logs nothing: the other clients
+        log the same errors.
+        """
+        return {
+            **self.client,
+            **of_librdkafka(self.access),
+            "bootstrap.servers": self.bootstrap,
+            "log_level": 0,
+        }
+
     def of_member(self) -> dict[str, Any]:
         """Return the options of a client that is a member and does not read."""
         options = {

@@ -156,19 +156,21 @@ class Delivered(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Consecutive records of one partition, or an error of a partition."""
+    """Consecutive records of one partition from one epoch of its leaders, or an error of a partition."""
 
     partition: TopicPartition
     records: list[Delivered | UndecodableRecord]
     next_offset: int
     """Every offset of the partition before this one has been delivered or has no record."""
     error: KafkaError | None = None
+    epoch: int | None = None
+    """The epoch of the leader that stored the records, if known."""
 
 
 _new = cast("Any", tuple).__new__
 _topic, _partition, _offset = Message.topic, Message.partition, Message.offset
 _key, _value, _error = Message.key, Message.value, Message.error
-_stamp, _headers = Message.timestamp, Message.headers
+_stamp, _headers, _epoch = Message.timestamp, Message.headers, Message.leader_epoch
 _milliseconds = itemgetter(1)
 
 
@@ -193,17 +195,28 @@ def _plain(messages: Sequence[Any]) -> Iterator[Run]:
         return
     topics, partitions = [*map(_topic, messages)], [*map(_partition, messages)]
     if partitions.count(partitions[0]) == count and topics.count(topics[0]) == count:
-        yield _run(messages)
+        yield from _by_epoch(messages)
         return
     start = 0
     for at in range(1, count):
         if partitions[at] != partitions[start] or topics[at] != topics[start]:
-            yield _run(messages[start:at])
+            yield from _by_epoch(messages[start:at])
             start = at
-    yield _run(messages[start:])
+    yield from _by_epoch(messages[start:])
 
 
-def _run(messages: Sequence[Any]) -> Run:
+def _by_epoch(messages: Sequence[Any]) -> Iterator[Run]:
+    """Divide messages of one partition by their epochs, which never decrease."""
+    epoch = _epoch(messages[0])
+    if _epoch(messages[-1]) == epoch:
+        yield _run(messages, epoch)
+        return
+    end = next(at for at, each in enumerate(messages) if _epoch(each) != epoch)
+    yield _run(messages[:end], epoch)
+    yield from _by_epoch(messages[end:])
+
+
+def _run(messages: Sequence[Any], epoch: int | None) -> Run:
     of = TopicPartition(messages[0].topic(), messages[0].partition())
     headers, errors = _headers_of(messages)
     fields = zip(
@@ -221,7 +234,7 @@ def _run(messages: Sequence[Any]) -> Run:
         records[place] = UndecodableRecord(
             *of, read.offset, read.key, read.value, timestamp=read.timestamp, error=error
         )
-    return Run(of, records, records[-1].offset + 1)
+    return Run(of, records, records[-1].offset + 1, epoch=epoch)
 
 
 def _headers_of(messages: Sequence[Any]) -> tuple[list[Any], dict[int, Exception]]:

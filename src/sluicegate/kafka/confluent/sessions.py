@@ -5,7 +5,10 @@ member, and a reader of the partitions that it owns.
 2. A session joins once a broker has described the topics. Topics are requested again only while one
    is missing, or after a client has reported an error. Otherwise one of them is requested
    regularly: librdkafka reports a silent connection only when it is closed.
-3. It ends within a deadline: first the claims end, then the member leaves, and the reader closes.
+3. The ids of the topics are requested as often, by a third client. A changed id means that the topic
+   was deleted and created again: the broker has forgotten its positions, but librdkafka reads the
+   new topic from the next offset of the old one, and does not report it.
+4. It ends within a deadline: first the claims end, then the member leaves, and the reader closes.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.logs import for_log, log_safely
@@ -34,6 +38,7 @@ from .reader import PartitionReader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from confluent_kafka import KafkaError
 
@@ -164,6 +169,7 @@ class GroupSession:
         with _check_options(options):
             self._reader = PartitionReader(options, self._threads, self._on_reader_error)
             self.member = GroupMember(options, self._threads, self)
+            self._admin: Any = AdminClient(options.of_admin())
         self.membership.join(self.member)
         self.fetcher = ShareFetcher(
             self._reader,
@@ -239,6 +245,23 @@ class GroupSession:
         self._asks = missing is not None
         return True
 
+    async def _check_ids(self) -> None:
+        """Begin the partitions of recreated topics again."""
+        if not self._found:
+            return
+        named = TopicCollection([*self._found])
+        asked: dict[str, Future[Any]] = self._admin.describe_topics(
+            named, request_timeout=ANSWER_WITHIN
+        )
+        answers = [asyncio.wrap_future(each) for each in asked.values()]
+        told = await asyncio.gather(*answers, return_exceptions=True)
+        ids = {
+            topic: str(each.topic_id)
+            for topic, each in zip(asked, told, strict=True)
+            if not isinstance(each, BaseException)
+        }
+        self.fetcher.begin_again(self._history.recreated(ids, self.membership.held))
+
     async def _probe(self) -> None:
         """Request one of the topics, and report if no broker answers."""
         try:
@@ -282,6 +305,7 @@ class GroupSession:
 
     async def _watch(self, joined: asyncio.Task[None]) -> None:
         clock, asked = LOOP_CLOCK, LOOP_CLOCK.now()
+        await self._check_ids()
         while not joined.done():
             await asyncio.wait([joined], timeout=LOOK_EVERY)
             if self._fatal is not None:
@@ -293,16 +317,19 @@ class GroupSession:
             self._troubles.note("losses", often or None)
             if not self._asks and now - asked >= REFRESH_EVERY:
                 await self._probe()
+                await self._check_ids()
                 asked = clock.now()
             is_due = now - asked >= REFRESH_EVERY or self._troubles.has("broker")
             if self._asks and (is_due or self._topics.missing(self) is None):
                 await self._check_topics()
+                await self._check_ids()
                 asked = clock.now()
         joined.result()
 
     async def close(self) -> None:
         """End the claims and leave the group, within `close_timeout` seconds; then abandon it."""
         self.membership.close()
+        del self._admin  # closes it
         loop, within = asyncio.get_running_loop(), close_within(self._options.close_timeout)
         closing = [loop.create_task(self.member.close()), loop.create_task(self._reader.close())]
         _, late = await asyncio.wait(closing, timeout=within)

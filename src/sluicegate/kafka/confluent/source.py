@@ -39,8 +39,8 @@ class ConfluentKafkaSource(GroupSource["GroupSessions"]):
         bootstrap: `"host:port"`, several separated by commas, a list, or a `KafkaAccess`.
         group: the consumer group, in which the positions are stored.
         protocol: `"cooperative"`: the members assign the partitions (`cooperative-sticky`); or
-            `"consumer"`: the broker does (KIP-848, Kafka 4). All members of a group must use the
-            same protocol.
+            `"consumer"`: the broker does (KIP-848, Kafka 4), also for members of the other kinds,
+            which are otherwise excluded.
         start: the start point of a partition that has no stored position, or whose position is no
             longer retained: `"earliest"`, `"latest"`, a time (a `datetime` with a time zone), or
             `"committed"`: the partition is not read, and this is reported. With `"latest"`, a

@@ -50,6 +50,11 @@ _OTHERS = (
     "the group %r has different offsets of %s at the source (%s) and at the destination (%s): both "
     "have to be on one cluster"
 )
+_NO_COPY = (
+    "%s: the destination has the position %d of %s, but the group has none: if the topic was deleted and "
+    "created again, its records before this position are not read. To read them, delete the position "
+    "in the destination"
+)
 _NOT_COPIED = "%s: positions are stored, but not copied to the group's offsets (%s)"
 
 
@@ -332,6 +337,10 @@ class StoredPositions:
         if self._store.keeps_group_offsets:
             self._check_same(committed, taken)
             return committed | taken
+        for each, at in taken.items():
+            if each not in committed and at.offset:
+                told = (self._options.group, at.offset, each)
+                log_safely(logger, logging.WARNING, _NO_COPY, *told)
         others = {each: at for each, at in committed.items() if each not in taken}
         self._store.begins_at_offsets(others)
         marked = self._store.copy_metadata

@@ -24,7 +24,6 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from ..._core.errors import ConfigError
 from ..._core.logs import log_safely, named
 from ..._core.subscriptions import CountsMembers
 
@@ -52,11 +51,6 @@ _PAUSED_SLOTS = "the slots %s are paused: `sluicegate stream resume` continues t
 _MISSED = (
     "%s: %d messages were deleted before the subscription had handled them, and are never delivered "
     "(%d in all, counted in subscription_slot.missed)"
-)
-_BEYOND = (
-    "slot %d of the subscription %r has the stored position %d, but the last position of the log is "
-    "%d: the log was restored from an older copy, or is a different one. Reset the subscription with "
-    "`sluicegate stream reset` to the position where it should continue"
 )
 STANDS_AFTER = 5.0
 """Seconds without progress although there may be messages beyond the horizon."""
@@ -104,7 +98,7 @@ class Balancer:
         """
         subscribed = await self._stored.read()
         horizon = await self._log.horizon()
-        self.check_positions(subscribed.positions, horizon.last)
+        self._stored.check(subscribed.positions, horizon.last)
         await self._holder.check(subscribed)
         self.earlier = subscribed.earlier
         self._take_pauses(subscribed)
@@ -118,13 +112,6 @@ class Balancer:
         options = self._options
         waits = isinstance(self._locks, CountsMembers) and len(self._book)
         return options.check_every if waits else options.poll
-
-    def check_positions(self, positions: Mapping[int, Position], last: int) -> None:
-        """Raise `ConfigError` for a position beyond the log."""
-        name = self._options.subscription
-        for slot, position in positions.items():
-            if position.offset > last + 1:
-                raise ConfigError(_BEYOND % (slot, name, position.offset, last))
 
     def _take_pauses(self, subscribed: Subscribed) -> None:
         self.is_paused, self.paused = subscribed.is_paused, subscribed.paused_slots

@@ -68,7 +68,9 @@ class OpenStream(Serving):
         self._locks = locks
         self._log = log
         self._book = SlotBook()
-        self._stored = StoredSlots(options.subscription, options.selection, state, store)
+        self._stored = StoredSlots(
+            options.subscription, options.selection, self._last_position, state, store
+        )
         self._holder = SlotHolder(
             options, self._book, self._stored, locks=locks, host=host, clock=clock
         )
@@ -107,11 +109,14 @@ class OpenStream(Serving):
             await state.initialize(options.subscription, start)
         positions = (await self._stored.read()).positions
         horizon = await self._log.horizon()
-        self._balancer.check_positions(positions, horizon.last)
+        self._stored.check(positions, horizon.last)
         self._delivery.accept(horizon.server)
         if options.ends:
             self._over = horizon.position
         self._has_begun = True
+
+    async def _last_position(self) -> int:
+        return (await self._log.horizon()).last
 
     async def _run(self) -> None:
         clock, poll = self._clock, self._options.poll

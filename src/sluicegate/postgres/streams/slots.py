@@ -23,7 +23,7 @@ from ..._core.subscriptions import Move, SkipsLocked
 from .selection import StreamSelection
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from ..._core.source import Position, PositionStore, SourceClaim
     from ..._core.subscriptions import Subscribed, SubscriptionState
@@ -37,6 +37,14 @@ _ANOTHER = (
     "the subscription %r reads %s, not %s: use another name for a subscription of another selection, "
     "or delete this one first with `sluicegate stream delete`"
 )
+_BEYOND = (
+    "slot %d of the subscription %r has the stored position %d, but the last position of the log is "
+    "%d: the log was restored from an older copy, or is a different one. "
+)
+_RESET = (
+    "Reset the subscription with `sluicegate stream reset` to the position where it should continue"
+)
+_DELETE = "Delete that position in the destination, so that the subscription's own one is used"
 _NOT_COPIED = "%s: positions are stored, but not copied to the subscription (%s)"
 logger = logging.getLogger("sluicegate.postgres")
 
@@ -202,11 +210,13 @@ class StoredSlots:
         self,
         name: str,
         selection: SelectedLog,
+        last_position: Callable[[], Awaitable[int]],
         state: SubscriptionState,
         store: PositionStore | None,
     ) -> None:
         self._name = name
         self._selection = selection
+        self._last_position = last_position
         self._state = state
         self._store = store
         self._earlier: frozenset[int] = frozenset()
@@ -231,12 +241,25 @@ class StoredSlots:
         self._earlier = found.earlier
         return found
 
+    def check(self, positions: Mapping[int, Position], last: int, remedy: str = _RESET) -> None:
+        """Raise `ConfigError` for a position beyond the log: new messages would be taken for read
+        ones.
+        """
+        for slot, position in positions.items():
+            if position.offset > last + 1:
+                raise ConfigError(_BEYOND % (slot, self._name, position.offset, last) + remedy)
+
     async def starts(self, slots: Collection[int]) -> dict[int, SlotStart]:
-        """Read the starting points for claims of these locked slots."""
+        """Read the starting points for claims of these locked slots.
+
+        Raises `ConfigError` for a position of the store beyond the log.
+        """
         partitions = {TopicPartition(self._selection.topic, slot): slot for slot in slots}
         taken: Mapping[TopicPartition, Position] = {}
         if self._store is not None:
             taken = await self._store.take(list(partitions))
+            last = await self._last_position()
+            self.check({partitions[each]: at for each, at in taken.items()}, last, _DELETE)
         found = await self.read()
         return {
             slot: SlotStart(taken.get(each, found.positions[slot]), found.earlier)

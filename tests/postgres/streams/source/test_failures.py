@@ -11,12 +11,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.kafka.source.storm_help import log_lines
 from tests.postgres.access_help import access_from
 from tests.postgres.streams.log_help import Log, role
 
-from sluicegate import ConfigError
+from sluicegate import ConfigError, flow
 from sluicegate.consumer import Position
-from sluicegate.postgres import PostgresStreamSource, install_streams
+from sluicegate.postgres import PostgresSink, PostgresStreamSource, install_streams
 from sluicegate.postgres.client.notifications import Waker
 from sluicegate.postgres.streams import balancing
 from sluicegate.postgres.streams.log import channel_of
@@ -256,6 +257,36 @@ async def test_a_stored_position_beyond_the_log_is_an_error(
         with pytest.raises(ConfigError, match=told):
             async with reader.open(StreamHost()):
                 pass
+
+
+async def test_a_position_in_the_destination_beyond_the_log_stops_a_transactional_flow(
+    log: Log, real_clock: LoopClock
+) -> None:
+    """S18: the destination is another database than the restored one. Otherwise new messages would
+    never be written.
+    """
+    table = f"rows_{log.schema}"
+
+    def flowing() -> flow.TransactionalPipe:
+        source = PostgresStreamSource(log.dsn, subscription="s", schema=log.schema, ends=True)
+        sink = PostgresSink(log.dsn, table=table, columns=("n",), positions=f"{table}_at")
+        return flow.transaction(source, sink, lambda message: (message.offset,))
+
+    async with asyncio.timeout(WITHIN), log.connected() as con:
+        await con.execute(f"CREATE TABLE {table} (n bigint)")
+        await log.append(con, "s-1", 1, 2)
+        await flowing().run()
+        await con.execute(f"UPDATE {table}_at SET position = 1000")
+        async with log_lines() as told:
+            running = asyncio.ensure_future(flowing().run())
+            await told.wait("slot . .* position 1000, .* restored .* in the destination")
+            running.cancel()
+            await asyncio.wait([running])
+        await con.execute(f"DELETE FROM {table}_at")
+        await log.append(con, "s-1", 3)
+        await flowing().run()
+        assert [*await con.fetch(f"SELECT n FROM {table} ORDER BY n")] == [(1,), (2,), (3,)]
+        await con.execute(f"DROP TABLE {table}, {table}_at")
 
 
 async def test_a_role_that_subscribes_is_enough_and_a_revoked_right_is_an_outage(
