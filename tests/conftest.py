@@ -35,6 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 SPARK = Path(__file__).parent / "spark"
 SHARING = {
+    "tests/spark/cluster/": "a Spark cluster",
     "tests/spark/": "one Spark session",
     "tests/kafka/": "two Kafka brokers",
     "tests/clusters/": "a Kafka cluster",

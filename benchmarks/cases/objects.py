@@ -135,14 +135,15 @@ def prepare_objects(count: int) -> Iterator[Sequence[Contender]]:
     if not installed("obstore", "moto"):
         raise CaseUnavailableError("obstore or moto is not installed")
     from obstore.store import from_url
-    from tests.s3_server import s3_server
+    from tests.object_servers import object_server
 
     from sluicegate.objects import ObjectSink
 
-    with tempfile.TemporaryDirectory() as made, s3_server() as server:
+    with tempfile.TemporaryDirectory() as made, object_server("s3") as server:
         folder = Path(made)
         client = server.client()
-        url = server.bucket("events")
+        server.bucket("events")
+        url = server.place("events")
 
         def in_folder() -> int:
             return sum(1 for _ in folder.iterdir())

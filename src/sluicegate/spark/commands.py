@@ -1,4 +1,4 @@
-"""`sluicegate pipeline`: validate a pipeline's file, explain it, run it on Spark.
+"""`sluicegate pipeline`: validate a pipeline's file, explain it, run it on Spark, package its runner.
 
 1. Validation and explanation need neither Spark nor Java, except with `--spark`.
 2. A run uses a separate thread, so that the main thread is free for signals. The first signal
@@ -20,6 +20,7 @@ from ..cli.console import BAD_USE, FAILED, INTERRUPTED, OK
 from ..cli.parser import Group
 from .java import cancel, has_java
 from .pipeline.declaration import PipelineError
+from .pipeline.package import write_package
 from .pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ def _options(parser: Parser) -> None:
         "validate": "report every error of a pipeline",
         "explain": "print a pipeline's steps",
     }
+    package = add(
+        "package",
+        "write sluicegate.zip and run_pipeline.py, for spark-submit",
+        "sluicegate pipeline package shipped",
+    )
+    package.add_argument("folder", metavar="FOLDER", help="created if it does not exist")
     for action, text in helps.items():
         command = add(action, text, f"sluicegate pipeline {action} sales.toml")
         command.add_argument("file", metavar="FILE", help="the pipeline's TOML file")
@@ -60,6 +67,9 @@ def _options(parser: Parser) -> None:
 def pipeline(options: argparse.Namespace) -> int:
     """Perform the action; return 0, 1 for a failed run, 2 for mistakes, 130 for a signal."""
     try:
+        if options.action == "package":
+            print(*write_package(options.folder), sep="\n")
+            return OK
         declared = Pipeline.read(options.file)
         if options.action == "explain":
             print(declared.explain())
@@ -206,7 +216,8 @@ class RunView:
 
 
 GROUP = Group(
-    description="Validate a pipeline's file, explain its steps, or run it on Spark.",
+    description="Validate a pipeline's file, explain its steps, run it on Spark, or package its "
+    "runner.",
     example="sluicegate pipeline run sales.toml",
     options=_options,
     run=pipeline,

@@ -47,10 +47,11 @@ NOTE = (
 _ADVICE = (
     "the module {module} is missing on an executor, whose Python is {python}. If the driver has "
     "another one, set the environment variable PYSPARK_PYTHON to its path before Spark starts. "
-    "Otherwise install the package that has it on the executors; or send the file with "
-    "spark.sparkContext.addPyFile (on Spark Connect: spark.addArtifacts(..., "
-    "pyfile=True)); or, for a module of your own, call "
-    "pyspark.cloudpickle.register_pickle_by_value(module) before the write"
+    "Otherwise install the package that has it on the executors, or send an environment with "
+    "spark.archives. Code that is not compiled can also be sent by --py-files, by "
+    "spark.sparkContext.addPyFile (on Spark Connect: spark.addArtifacts(..., pyfile=True)): "
+    "Sluicegate as the file that `sluicegate pipeline package` writes. For a module of your own, "
+    "there is pyspark.cloudpickle.register_pickle_by_value(module), before the write"
 )
 
 

@@ -61,11 +61,18 @@ def _check_connector(connector: str) -> None:
         raise checks.bad("connectors", connector, rule)
 
 
+def is_submitted() -> bool:
+    """Return whether `spark-submit` runs this program, with a Java that is already configured."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 def has_java() -> bool:
     """Return whether Spark can find Java."""
     home = os.environ.get("JAVA_HOME")
-    return shutil.which("java") is not None or (
-        home is not None and shutil.which("java", path=Path(home) / "bin") is not None
+    return (
+        is_submitted()
+        or shutil.which("java") is not None
+        or (home is not None and shutil.which("java", path=Path(home) / "bin") is not None)
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..._core import checks
@@ -185,10 +185,10 @@ def filled(text: str, schema: str, mark_class: int) -> str:
 @cache
 def migrations() -> tuple[Migration, ...]:
     """Return all migrations, oldest first."""
-    folder = Path(__file__).with_name("migrations")
+    folder = files("sluicegate.postgres.schema") / "migrations"  # the package may be in a zip file
     found: list[Migration] = []
-    for file in sorted(folder.glob("*.sql")):
-        number, _, name = file.stem.partition("_")
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        number, _, name = file.name.removesuffix(".sql").partition("_")
         text = file.read_text(encoding="utf-8")
         found.append(Migration(version=int(number), name=name, text=text))
     return tuple(found)

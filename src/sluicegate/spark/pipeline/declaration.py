@@ -22,12 +22,13 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
-    """The Spark session of a run without a given session."""
+    """The Spark session of a run without a given session.
+
+    Under `spark-submit`, only `conf` applies: the others are its own options.
+    """
 
     master: str | None = None
-    """The Spark master; default: that of `spark-submit` or Spark's configuration, else
-    `local[*]`.
-    """
+    """The Spark master; default: that of Spark's configuration, else `local[*]`."""
     connectors: Sequence[Literal["kafka", "postgresql"]] = ()
     """Connectors whose jars `connector_jars` fetches."""
     packages: Sequence[str] = ()

@@ -7,10 +7,12 @@
 3. A stream ends between two micro-batches, unless it fails. A micro-batch that begins after the
    stop request fails and writes nothing; the next run writes its rows. So does one that still opens
    its sink on the driver, and a batch.
+4. Under `spark-submit`, the master and the jars are those of its own options.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -24,7 +26,7 @@ from pyspark.sql import SparkSession
 from ..._core.errors import ConfigError, MissingExtra
 from ..avro import register_avro
 from ..description import WriteStopped, stoppable
-from ..java import connector_jars
+from ..java import connector_jars, is_submitted
 from ..report import PipelineReport
 from ..write import foreach_batch, write_dataframe
 from .check import AVAILABLE_NOW, whole_number
@@ -40,8 +42,10 @@ if TYPE_CHECKING:
     from ..._core.sink import Sink
     from ..report import SparkWriteReport
     from .check import Checked
-    from .declaration import Declared, Source, SparkSettings, Step
+    from .declaration import Declared, Scalar, Source, SparkSettings, Step
 
+logger = logging.getLogger("sluicegate.spark")
+_SUBMITTED = ("master", "connectors", "packages", "jars")
 LOOK_SECONDS = 0.3
 """Seconds between checks whether a stream should end."""
 _NO_VIEW = re.compile(r"TABLE_OR_VIEW_NOT_FOUND.*?`(\w+)`", re.DOTALL)
@@ -103,26 +107,32 @@ def session(pipeline: Declared, given: SparkSession | None) -> Iterator[SparkSes
 def _make_session(pipeline: Declared) -> SparkSession:
     settings = pipeline.spark
     builder: Any = SparkSession.builder.appName(pipeline.name)
-    if settings.master is not None:
-        builder = builder.master(settings.master)
-    if settings.master is None or settings.master.startswith("local"):
-        os.environ.setdefault(
-            "PYSPARK_PYTHON", sys.executable
-        )  # the workers are forked locally, from the same Python
-    jars = [
-        *settings.jars,
-        *([connector_jars(*settings.connectors)] if settings.connectors else []),
-    ]
-    own = {
-        "spark.ui.showConsoleProgress": False,
-        "spark.jars.packages": ",".join(settings.packages),
-        "spark.jars": ",".join(jars),
-    }
+    own: dict[str, Scalar] = {"spark.ui.showConsoleProgress": False}
+    if is_submitted():  # its Java has started, so these would come too late
+        unused = [name for name in _SUBMITTED if getattr(settings, name)]
+        if unused:
+            told = "%s: spark-submit's own options apply instead of %s in [spark]"
+            logger.warning(told, pipeline.name, ", ".join(unused))
+    else:
+        own |= _outside_submit(settings)
     for name, value in {**own, **settings.conf}.items():
         if value != "":
             builder = builder.config(name, value)
     made: SparkSession = builder.getOrCreate()
     return made
+
+
+def _outside_submit(settings: SparkSettings) -> dict[str, str]:
+    if settings.master is None or settings.master.startswith("local"):
+        os.environ.setdefault(
+            "PYSPARK_PYTHON", sys.executable
+        )  # the workers are forked locally, from the same Python
+    fetched = [connector_jars(*settings.connectors)] if settings.connectors else []
+    return {
+        "spark.master": settings.master or "",
+        "spark.jars.packages": ",".join(settings.packages),
+        "spark.jars": ",".join([*settings.jars, *fetched]),
+    }
 
 
 def _beside(given: SparkSession, settings: SparkSettings) -> SparkSession:

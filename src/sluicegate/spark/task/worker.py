@@ -12,6 +12,7 @@ import asyncio
 import atexit
 import logging
 import os
+import sys
 import threading
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 CLOSING_SECONDS = 5.0
+_ELSEWHERE = (
+    f"the package is missing on an executor, whose Python is {sys.executable}. If the driver has "
+    "another one, set PYSPARK_PYTHON before Spark starts. Otherwise install it there, or send an "
+    "environment with spark.archives; --py-files cannot carry compiled code"
+)
 
 logger = logging.getLogger("sluicegate.spark")
 
@@ -113,7 +119,11 @@ class Worker:
             if used is None:
                 await self._close_idle()
                 used = _OpenSink(load(description))
-                await used.open()
+                try:
+                    await used.open()
+                except ImportError as error:
+                    error.add_note(_ELSEWHERE)
+                    raise
                 self._sinks[description] = used
             used.acquire()
             return used
