@@ -170,6 +170,12 @@ class PgBouncer:
             for path in (folder, *folder.iterdir()):
                 os.chown(path, self._user.pw_uid, self._user.pw_gid)
 
+    async def serve(self, server: EmbeddedPostgres) -> None:
+        """Lead new connections to another server, with the same password."""
+        self._server = urlsplit(server.dsn)
+        self._configure({})
+        await self.command("RELOAD")
+
     async def command(self, text: str) -> None:
         """Run a console command such as `PAUSE`."""
         con = await asyncpg.connect(self.dsn_of("pgbouncer"), statement_cache_size=0)
@@ -204,9 +210,10 @@ class PgBouncer:
 
 
 @contextlib.contextmanager
-def running(server: EmbeddedPostgres) -> Generator[PgBouncer]:
+def running(server: EmbeddedPostgres, **settings: str) -> Generator[PgBouncer]:
     """A PgBouncer for this server; killed and removed when the context ends."""
     bouncer = PgBouncer(server)
+    bouncer._settings |= settings
     try:
         bouncer.start()
         yield bouncer

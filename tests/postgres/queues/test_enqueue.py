@@ -112,6 +112,23 @@ async def test_a_replay_is_known_by_ids_also_while_the_first_call_is_open(
         assert len(await q.claim(con)) == 4
 
 
+async def test_a_replay_writes_so_that_its_commit_waits_for_a_synchronous_standby(
+    log: Log, real_clock: LoopClock
+) -> None:
+    """The commit that enqueued the job may have been cut off while it waited. A transaction that
+    writes nothing would report a job that a failover loses.
+    """
+    async with log.connected() as con:
+        q = await queue(con, log)
+        for arrays in ({"ids": [name(1)]}, {"locks": ["lock"]}):
+            assert await enqueue(con, q, ["a"], **arrays) == ["new"]
+            before = await con.fetchval("SELECT pg_current_wal_insert_lsn()")
+            async with con.transaction():
+                assert await enqueue(con, q, ["a"], **arrays) != ["new"]
+                assert await con.fetchval("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
+                assert await con.fetchval("SELECT pg_current_wal_insert_lsn() > $1", before)
+
+
 @pytest.mark.parametrize("column", ["id", "queueing_lock"])
 async def test_a_plain_insert_of_a_job_that_is_known_violates_a_constraint(
     log: Log, real_clock: LoopClock, column: str

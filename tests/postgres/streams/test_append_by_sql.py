@@ -128,3 +128,35 @@ def test_versions_go_on_behind_a_stream_whose_messages_were_deleted(log: Log) ->
             assert row["r_version"] == 2
 
     asyncio.run(run())
+
+
+def test_messages_that_are_known_are_confirmed_by_a_commit_that_waits_for_a_synchronous_standby(
+    log: Log,
+) -> None:
+    """The commit that added them may have been cut off while it waited. A transaction that writes
+    nothing would report messages that a failover loses.
+    """
+    one_by_one = (
+        f"SELECT r_state FROM {log.sql}.append_each"
+        f"(ARRAY['order-1'], ARRAY['t'], ARRAY['1'], ARRAY['{{}}'], ARRAY['{uuid4()}'], "
+        "ARRAY[NULL::bigint], ARRAY[NULL::int], false)"
+    )
+
+    async def run() -> None:
+        named = {**GOOD, "id": str(uuid4())}
+        async with log.connected() as con:
+            for call in (
+                lambda: append(con, log, "order-1", [named]),
+                lambda: con.fetch(one_by_one),
+            ):
+                await call()
+                before = await con.fetchval("SELECT pg_current_wal_insert_lsn()")
+                async with con.transaction():
+                    await call()
+                    written = (
+                        "SELECT pg_current_xact_id_if_assigned() IS NOT NULL "
+                        "AND pg_current_wal_insert_lsn() > $1"
+                    )
+                    assert await con.fetchval(written, before)
+
+    asyncio.run(run())

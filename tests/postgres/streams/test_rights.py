@@ -54,6 +54,7 @@ _WITHIN_QUEUES = (
     *("drop_cancelled", "is_cancelled", "enqueue_ticks"),
     *("give_up", "lost_too_often", "settle_loose", "give_up_loose", "place_of_least", "move_part"),
     *("lease_base", "free_locks", "delete_job", "keep_lanes", "due_priority", "live_of"),
+    "follow_clock",
 )
 FOR_THE_OWNER = frozenset({"known", "delete_messages", "delete_stream", "grantee", *_WITHIN_QUEUES})
 """Functions and tables that no right includes."""

@@ -45,7 +45,8 @@ LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = 'migration' AND c
 """
 _READ = """
 SELECT coalesce((SELECT max(version) FROM {schema}.migration), 0) AS version,
-  (SELECT value::int FROM {schema}.meta WHERE name = 'class') AS mark_class
+  (SELECT value::int FROM {schema}.meta WHERE name = 'class') AS mark_class,
+  (SELECT value FROM {schema}.meta WHERE name = 'needs') AS needs
 """
 
 _MAY_APPEND = """
@@ -62,6 +63,8 @@ class LogSchema:
     version: int
     mark_class: int
     """The class of the appenders' advisory locks."""
+    needs: int = 0
+    """The least version that a release must know. A migration that older releases cannot use sets it."""
 
     @property
     def sql(self) -> str:
@@ -115,15 +118,20 @@ async def read_schema(con: AnyConnection, name: str) -> LogSchema:
     """Read the version and the class of an existing log schema."""
     row = await con.fetchrow(_READ.format(schema=quoted(name)))
     assert row is not None  # always one row
-    return LogSchema(name=name, version=row["version"], mark_class=row["mark_class"] or 0)
+    return LogSchema(
+        name=name,
+        version=row["version"],
+        mark_class=row["mark_class"] or 0,
+        needs=int(row["needs"] or 0),
+    )
 
 
 async def opened_schema(con: AnyConnection, name: str = DEFAULT_SCHEMA) -> LogSchema:
-    """Return the installed schema, which is of this release's version or newer.
+    """Return the installed schema, which is of this release's version or of a compatible newer one.
 
     Suspends for two round trips, which must be in a transaction behind a pooler; changes nothing.
-    Raises `ConfigError`, with the command that repairs it, if the schema is missing or older, or
-    the role may not use it; and errors of the client.
+    Raises `ConfigError`, with the command that repairs it, if the schema is missing, older or too
+    new, or the role may not use it; and errors of the client.
     """
     check_schema_name(name)
     found = await found_schema(con, name)
@@ -141,6 +149,12 @@ async def opened_schema(con: AnyConnection, name: str = DEFAULT_SCHEMA) -> LogSc
     schema = await read_schema(con, name)
     if schema.version < newest():
         raise older(schema)
+    if schema.needs > newest():
+        rule = (
+            f"is at version {schema.version}, which releases of Sluicegate that know only version "
+            f"{newest()} cannot use; install the release that upgraded it, or a later one"
+        )
+        raise bad("schema", name, rule)
     return schema
 
 

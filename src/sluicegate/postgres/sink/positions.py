@@ -27,7 +27,9 @@ from ..._core.checks import bad
 from ..._core.errors import PositionLost
 from ..._core.opening import Openable
 from ..._core.source import Position, TopicPartition
+from ..client.errors import NO_PRIVILEGE, sqlstate
 from ..client.names import creation, literal, qualified
+from ..client.refusals import refusal
 from ..client.statements import BEGIN
 from .ledger import BEGIN_UNIT, create_missing
 from .transaction import PostgresTransaction, ServerAttempt
@@ -137,6 +139,11 @@ class PositionTable:
         try:
             return await self._claim(con, group, partitions, target, limit)
         except Exception as error:
+            if sqlstate(error) == NO_PRIVILEGE:
+                repair = (
+                    f"grant SELECT, INSERT and UPDATE on table {self.qualified} to the sink's role"
+                )
+                raise refusal(error, "the positions of the flow", repair)  # noqa: B904  # it has its cause
             made = replace(self, schema=self.schema or home)
             await create_missing(con, error, "positions", self.qualified, made.creation)
         return await self._claim(con, group, partitions, target, limit)

@@ -3,7 +3,8 @@
 1. A lease is an epoch and a time. A new holder increases the epoch. A store, a keep and an unlock
    state the epoch of their lease, and do not change a row with another epoch.
 2. An expired lease still belongs to its holder until another one takes it: the epoch decides.
-3. All times are those of the server's clock.
+3. All times are those of the server's clock. If it is set back, they follow: otherwise the slots of
+   a process that has died would be kept for hours.
 4. Statements lock rows in the order of name and slot, so they cannot deadlock. Only `store` and
    `keep` wait for locked rows. The other calls skip them: a row that another session has locked,
    such as an operator's, does not delay other slots.
@@ -139,8 +140,31 @@ WITH seen AS (
     WHERE name = $1 AND member <> $2 AND seen_at <= clock_timestamp() - make_interval(secs => $3 * 10)
     FOR UPDATE SKIP LOCKED)
 )
-SELECT 1 + count(*) FROM {schema}.subscription_member
-WHERE name = $1 AND member <> $2 AND seen_at > clock_timestamp() - make_interval(secs => $3)
+SELECT 1 + count(*) FILTER (WHERE member <> $2),
+  max(seen_at) > clock_timestamp() + interval '5 s' AS is_ahead
+FROM {schema}.subscription_member
+WHERE name = $1 AND seen_at > clock_timestamp() - make_interval(secs => $3)
+"""
+_FOLLOW_CLOCK = """
+WITH ahead AS (
+  SELECT m.member, m.seen_at FROM {schema}.subscription_member m
+  WHERE m.name = $1 AND m.seen_at > clock_timestamp() + interval '5 s' ORDER BY m.member FOR UPDATE
+), back AS (
+  SELECT max(a.seen_at) - statement_timestamp() AS back FROM ahead a
+), moved AS (
+  UPDATE {schema}.subscription_member m SET seen_at = m.seen_at - b.back
+  FROM ahead a, back b WHERE m.name = $1 AND m.member = a.member
+), held AS (
+  SELECT s.slot, b.back FROM {schema}.subscription_slot s, back b
+  WHERE s.name = $1 AND b.back > make_interval(secs => $2)
+    AND s.lease_until > statement_timestamp() + b.back
+  ORDER BY s.slot FOR NO KEY UPDATE OF s SKIP LOCKED
+)
+UPDATE {schema}.subscription_slot s SET lease_until = s.lease_until - h.back
+FROM held h WHERE s.name = $1 AND s.slot = h.slot
+"""
+"""Moves the leases back with a clock that was set back, as the members show, which were seen in the
+future. A step below the lease leaves them alone: those that began after it are not told from others.
 """
 _LEAVE = """
 WITH gone AS (DELETE FROM {schema}.subscription_member WHERE member = $1
@@ -369,7 +393,9 @@ class PostgresSubscriptions(SchemaObject):
 
     async def members(self, name: str) -> int:
         """Count the processes that called this for the subscription within the last lease."""
-        ((count,),) = await self._ask(_MEMBERS, name, self._leases.owner, self._lease)
+        ((count, is_ahead),) = await self._ask(_MEMBERS, name, self._leases.owner, self._lease)
+        if is_ahead:
+            await self._ask(_FOLLOW_CLOCK, name, self._lease)
         return int(count)
 
     @property

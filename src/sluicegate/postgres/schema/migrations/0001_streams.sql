@@ -86,6 +86,9 @@ BEGIN
     IF v_given THEN
       RETURN QUERY SELECT * FROM {schema}.known(p_stream, p_messages);
       IF FOUND THEN
+        -- The commit that added them may have been cut off while it waited for a synchronous standby. A
+        -- transaction that writes nothing would not wait, and report what a failover loses.
+        PERFORM pg_logical_emit_message(true, 'sluicegate', '');
         RETURN;
       END IF;
     END IF;
@@ -191,6 +194,7 @@ DECLARE
   v_failed int[] := '{}';
   v_positions bigint[];
   v_at timestamptz := clock_timestamp();
+  v_is_new boolean := false;
 BEGIN
   SELECT array_agg({schema}.next_position()) INTO v_positions
   FROM generate_series(1, cardinality(p_streams));
@@ -228,11 +232,15 @@ BEGIN
       RETURNING 'new', m.position, m.version, m.at INTO r_state, r_position, r_version, r_at;
       EXIT WHEN FOUND;
     END LOOP;
+    v_is_new := v_is_new OR r_state = 'new';
     IF r_state IN ('other', 'version') AND p_groups[i] IS NOT NULL THEN
       v_failed := v_failed || p_groups[i];
     END IF;
     RETURN NEXT;
   END LOOP;
+  IF NOT v_is_new THEN
+    PERFORM pg_logical_emit_message(true, 'sluicegate', '');  -- as in append
+  END IF;
 END $$;
 
 -- The last position that a reader may take for complete: no transaction that is open, or begins

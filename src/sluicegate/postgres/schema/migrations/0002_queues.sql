@@ -420,6 +420,9 @@ BEGIN
   FROM unnest(p_keys, p_payloads, p_headers, p_due, p_priorities, p_slots, p_ids, p_locks, v_states,
     v_places) AS u (key, payload, headers, due, priority, slot, id, lock, state, place)
   WHERE u.state = 'new' ORDER BY u.place;
+  IF 'new' <> ALL (v_states) THEN
+    PERFORM pg_logical_emit_message(true, 'sluicegate', '');  -- as in append
+  END IF;
   RETURN QUERY
   SELECT u.n::int - 1, u.state, CASE WHEN u.state = 'new' THEN u.place END
   FROM unnest(v_states, v_places) WITH ORDINALITY AS u (state, place, n) ORDER BY u.n;
@@ -1705,12 +1708,56 @@ DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
+  IF EXISTS (SELECT FROM {schema}.queue_member m
+    WHERE m.queue = p_queue AND m.seen_at > v_now + interval '5 s') THEN
+    PERFORM {schema}.follow_clock(p_queue, make_interval(secs => p_seconds), v_now);
+  END IF;
   INSERT INTO {schema}.queue_member AS m (queue, grp, consumer, seen_at, live_until)
   VALUES (p_queue, p_grp, p_consumer, v_now, v_now + make_interval(secs => p_seconds))
   ON CONFLICT (queue, grp, consumer) DO UPDATE
   SET seen_at = excluded.seen_at, live_until = excluded.live_until;
   RETURN (SELECT count(*) FROM {schema}.queue_member m
     WHERE m.queue = p_queue AND m.grp = p_grp AND m.live_until > v_now);
+END $$;
+
+-- Moves the times of a queue back with a clock that was set back, as the members show, which were seen in
+-- the future. Otherwise keys that are ready, or were leased by a consumer that has died, would wait for
+-- hours. Times that jobs were given by their producers stay. A step below p_lease leaves the leases alone:
+-- those that began after it are not told from those before it. Rows that are locked are about to be written.
+CREATE FUNCTION {schema}.follow_clock(p_queue text, p_lease interval, p_now timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_back interval;
+BEGIN
+  WITH ahead AS (
+    SELECT m.grp, m.consumer, m.seen_at FROM {schema}.queue_member m
+    WHERE m.queue = p_queue AND m.seen_at > p_now + interval '5 s' ORDER BY m.grp, m.consumer FOR UPDATE
+  ), back AS (
+    SELECT max(a.seen_at) - p_now AS back FROM ahead a
+  ), moved AS (
+    UPDATE {schema}.queue_member m SET seen_at = m.seen_at - b.back, live_until = m.live_until - b.back
+    FROM ahead a, back b WHERE m.queue = p_queue AND (m.grp, m.consumer) = (a.grp, a.consumer)
+  )
+  SELECT b.back INTO v_back FROM back b;
+  IF v_back IS NULL THEN  -- another consumer has done it
+    RETURN;
+  END IF;
+  UPDATE {schema}.queue_group g SET moved_at = p_now WHERE g.queue = p_queue AND g.moved_at > p_now;
+  UPDATE {schema}.lane l SET due = l.due - v_back,
+    lease_until = l.lease_until - CASE WHEN v_back > p_lease AND l.lease_until > p_now + v_back
+      THEN v_back ELSE interval '0' END
+  WHERE l.ctid = ANY (ARRAY(
+    SELECT l.ctid FROM {schema}.lane l
+    WHERE l.queue = p_queue AND (l.due > p_now OR l.lease_until > p_now + v_back)
+    FOR NO KEY UPDATE SKIP LOCKED));
+  UPDATE {schema}.job j SET due = j.due - CASE WHEN j.attempts > 0 THEN v_back ELSE interval '0' END,
+    lease_until = j.lease_until - CASE WHEN v_back > p_lease AND j.lease_until > p_now + v_back
+      THEN v_back ELSE interval '0' END
+  WHERE j.ctid = ANY (ARRAY(
+    SELECT j.ctid FROM {schema}.job j
+    WHERE j.queue = p_queue
+      AND (j.due > p_now AND j.attempts > 0 OR j.lease IS NOT NULL AND j.lease_until > p_now + v_back)
+    FOR NO KEY UPDATE SKIP LOCKED));
 END $$;
 
 -- Ends the membership of a consumer. Its automatic ranges pass to others at the next balance.
