@@ -260,7 +260,10 @@ async def test_a_position_whose_record_was_replaced_begins_again_at_the_start_po
         await fill(own_broker, topic, 5, partition=number)
     await delete_records(own_broker, topic, 8, partition=2)
     member = AIOConsumer({"bootstrap.servers": own_broker.bootstrap, "group.id": group})
-    at = [ClientPartition(topic, 0, 8, leader_epoch=0), ClientPartition(topic, 1, 5, leader_epoch=0)]
+    at = [
+        ClientPartition(topic, 0, 8, leader_epoch=0),
+        ClientPartition(topic, 1, 5, leader_epoch=0),
+    ]
     at.append(ClientPartition(topic, 2, 8, leader_epoch=0))
     await member.commit(offsets=at, asynchronous=False)
     await member.close()
