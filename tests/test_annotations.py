@@ -13,6 +13,7 @@ OURS = {
     r"sluicegate\.batcher\.feed\.Feed\.landed": "awaited by a pipe",
     r"sluicegate\.batcher\.feed\.Submission\.turn_away": "called by the feed",
     r"sluicegate\.postgres\.(\w+\.)*\w+Admin\.__init__": "parts of a `QueueAdmin`",
+    r"sluicegate\.postgres\.postgres_columns\(schema\)": "a `StructType` of Spark",
     r"sluicegate\.postgres\.StreamNotifier\.__init__": "made by `StreamLog`",
     r"sluicegate\.consumer\.(probes|serve_probes|operating\.probes\.Probes\.__init__)\b": "they take consumers and pipes",
     r"sluicegate\.console\.Console\.__init__\(parts\)": "it takes consumers and pipes",

@@ -88,6 +88,7 @@ CALLS = {
     "sluicegate.postgres.PostgresSubscriptions": (DSN, "asyncpg", "postgres"),
     "sluicegate.spark.Registration": ('"f", None', "pyspark", "spark"),
     "sluicegate.spark.connector_jars": ('"kafka"', "pyspark", "spark"),
+    "sluicegate.spark.debezium_changes": ('None, "id INT"', "pyspark", "spark"),
     "sluicegate.spark.foreach_batch": ("None", "pyspark", "spark"),
     "sluicegate.spark.keyed": ("None", "pyspark", "spark"),
     "sluicegate.spark.register": ('None, "f", None', "pyspark", "spark"),

@@ -178,13 +178,19 @@ def test_write_to_sql(runner: asyncio.Runner, capsys: pytest.CaptureFixture[str]
 def test_write_to_postgresql(
     runner: asyncio.Runner, database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    returned, growing, rotating, trusted, pooled = snippets("how-to/write-to-postgresql.md")
+    returned, growing, changing, rotating, trusted, pooled = snippets(
+        "how-to/write-to-postgresql.md"
+    )
     order = make_dataclass("Order", [("id", int), ("amount", float)])
     given: dict[str, Any] = {"dsn": database, "vault": object(), "Order": order}
 
     async def set_up() -> None:
         con = await asyncpg.connect(database)
         await con.execute("CREATE TABLE orders (id serial, customer text, amount int)")
+        await con.execute(
+            "CREATE TABLE customers (id int PRIMARY KEY, name text, address text); "
+            "INSERT INTO customers VALUES (2)"
+        )
         await con.close()
         sink = PostgresSink(
             database, table="orders", columns=("customer", "amount"), returning=("id",)
@@ -197,6 +203,15 @@ def test_write_to_postgresql(
     runner.run(given["batcher"].shutdown())
     growing.run(runner, given)
     assert '"amount" numeric(12, 2), PRIMARY KEY ("id")' in capsys.readouterr().out
+    changing.run(runner, given)
+
+    async def customers() -> list[tuple[Any, ...]]:
+        con = await asyncpg.connect(database)
+        found = await con.fetch("SELECT * FROM customers")
+        await con.close()
+        return [*map(tuple, found)]
+
+    assert runner.run(customers()) == [(1, "Anna", "Bern")]
     rotating.run(runner, given)
     trusted.run(runner, given)
     pooled.run(runner, given)

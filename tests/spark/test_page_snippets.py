@@ -14,6 +14,7 @@ from tests.examples.conftest import database
 from tests.spark.sql import query
 
 from sluicegate.postgres import PostgresSink
+from sluicegate.spark import write_dataframe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +57,7 @@ def ended(spark: Any) -> None:
 
 @pytest.mark.long
 def test_exactly_once(spark: Any, runner: asyncio.Runner, database: str, tmp_path: Path) -> None:
-    by_stream, atomic, overwrites = snippets("how-to/deliver-exactly-once-from-spark.md")
+    by_stream, atomic, overwrites, replaces = snippets("how-to/deliver-exactly-once-from-spark.md")
     query(database, f"CREATE TABLE orders {COLUMNS}")
     rows = frame(spark)
     given = {
@@ -72,6 +73,9 @@ def test_exactly_once(spark: Any, runner: asyncio.Runner, database: str, tmp_pat
     assert len(query(database, "SELECT * FROM orders")) == 8
     overwrites.run(runner, given)
     assert len(query(database, "SELECT * FROM orders")) == 4
+    given["rows"] = rows.where("account = 'a1' AND seq = 1")
+    replaces.run(runner, given)
+    assert len(query(database, "SELECT * FROM orders")) == 3
 
 
 def test_order(
@@ -144,8 +148,21 @@ def test_windows(spark: Any, runner: asyncio.Runner, database: str, tmp_path: Pa
 
 
 @pytest.mark.long
+def test_a_table_is_created(
+    spark: Any, runner: asyncio.Runner, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    creates, _ = snippets("how-to/write-from-spark.md")
+    orders = spark.range(3).selectExpr("id", "concat('s', id) AS shop")
+    creates.run(runner, {"dsn": database, "orders": orders, "write_dataframe": write_dataframe})
+    assert capsys.readouterr().out == (
+        'CREATE TABLE "orders" ("id" bigint, "shop" text, PRIMARY KEY ("id"))\n'
+    )
+    assert len(query(database, "SELECT * FROM orders")) == 3
+
+
+@pytest.mark.long
 def test_into_kafka(spark: Any, runner: asyncio.Runner, broker: EmbeddedKafka) -> None:
-    (into_kafka,) = snippets("how-to/write-from-spark.md")
+    _, into_kafka = snippets("how-to/write-from-spark.md")
     broker.create_topic("orders_of_rows")
     orders = spark.range(3).selectExpr("id", "concat('s', id) AS shop")
     records = spark.range(3).selectExpr(

@@ -139,13 +139,11 @@ def test_what_no_table_takes_is_refused_without_a_table(spark: Any, expression: 
 
 def test_all_columns_are_told_at_once(spark: Any) -> None:
     sink = PostgresSink("postgresql://nowhere.invalid/x", table="t", columns=("a", "b", "c"))
-    df = spark.range(1).selectExpr("named_struct('x', id) AS a", "map(id, id) AS b", "id")
-    with pytest.raises(
-        ConfigError,
-        match=r"column 'a' \(.*column 'b' \(.*column 'c' is a column of the sink, but is "
-        r"missing; the schema has",
-    ):
+    df = spark.range(1).selectExpr("INTERVAL '1' MONTH AS a", "INTERVAL '1' YEAR AS b", "id")
+    with pytest.raises(ConfigError) as told:
         write_dataframe(df, sink)
+    _, *lines = str(told.value).split("\n")
+    assert [line.split()[:2] for line in sorted(lines)] == [["column", f"'{c}'"] for c in "abc"]
 
 
 def test_columns_that_the_sink_does_not_write_may_be_anything(

@@ -41,6 +41,8 @@ class Epoch:
     """The unit in the ledger; it has one part."""
     overwrite: bool = False
     """Whether it replaces the target's contents."""
+    partition: tuple[tuple[str, str | None], ...] = ()
+    """Columns and their values as text: an overwrite replaces only the rows that have these."""
     ordered: bool = False
     """Whether a stage's rows are published in the order of their writes."""
 
@@ -90,7 +92,7 @@ class Stages(Protocol):
     async def begin(self, epoch: Epoch) -> Begun:
         """Remove orphans, and leave a mark unless the epoch was published before.
 
-        Raises `ConfigError` if the target cannot be overwritten.
+        Raises `ConfigError` if the target cannot be overwritten, or a right is missing.
         """
         ...
 
@@ -101,7 +103,8 @@ class Stages(Protocol):
 
         If the epoch was published before, returns that publication and changes nothing. Raises
         `StagesLost`, with nothing published, if a stage differs from its inventory, no longer fits
-        the target, or may have lost rows since `mark` was left.
+        the target, or may have lost rows since `mark` was left; and `ConfigError` if a staged row is
+        outside of the replaced partition.
         """
 
     async def discard(self, epoch: Epoch) -> None:

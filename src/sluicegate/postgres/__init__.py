@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         QueueMonitor,
         QueueObserver,
     )
-    from .sink import PostgresEffects, PostgresSink, postgres_columns
+    from .sink import Changes, PostgresEffects, PostgresSink, postgres_columns
     from .state import PostgresState
     from .streams import (
         NO_STREAM,
@@ -70,6 +70,7 @@ else:
                 "QueueObserver",
             ],
             "sink": [
+                "Changes",
                 "PostgresEffects",
                 "PostgresSink",
                 "postgres_columns",
@@ -104,6 +105,7 @@ else:
 
 __all__ = [
     "NO_STREAM",
+    "Changes",
     "NewMessage",
     "OpenTelemetryQueueObserver",
     "OpenTelemetryStreamObserver",

@@ -6,6 +6,7 @@
   write of one partition there.
 - `keys`, `latest`, `content`, `values`: the rows: their order per key, the last of each key, their
   hash, their types. `avro`: functions of SQL for values with a schema registry.
+- `debezium`: events of Debezium as rows.
 - `pipeline` and its command, `commands`; `java`: Java and the jars of connectors.
 """
 
@@ -25,6 +26,7 @@ __all__ = [
     "Registration",
     "SparkWriteReport",
     "connector_jars",
+    "debezium_changes",
     "foreach_batch",
     "keyed",
     "register",
@@ -36,6 +38,7 @@ _NEEDED = ("pyspark", "pyarrow", "numpy")
 
 try:
     from .avro import register_avro
+    from .debezium import debezium_changes
     from .java import connector_jars
     from .keys import keyed
     from .registration import Registration, register

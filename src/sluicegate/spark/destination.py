@@ -6,7 +6,9 @@
    also checks the known schema of its destination.
 3. It may replace rows by key columns, or not keep the rows of one key in order although it receives
    them in order.
-4. The checks do no I/O. A sink that tells nothing accepts all columns, replaces no row and keeps the
+4. It may take nested values as text of JSON; Spark then writes that text.
+5. Its items may be changes, of which only the order per key makes sense.
+6. The checks do no I/O. A sink that tells nothing accepts all columns, replaces no row and keeps the
    order.
 """
 
@@ -14,10 +16,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from .._core.checks import bad
 from .._core.sink import branches_of, inner_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 @runtime_checkable
@@ -87,3 +90,49 @@ def scattered_by(sink: object) -> str | None:
     inner = inner_of(sink)
     found = map(scattered_by, branches_of(sink) if inner is None else (inner,))
     return next((reason for reason in found if reason is not None), None)
+
+
+@runtime_checkable
+class TakesJson(Protocol):
+    """A sink that takes the JSON of a struct, a map or a variant in its place."""
+
+    @property
+    def takes_json(self) -> bool:
+        """Whether it does."""
+        ...
+
+
+def takes_json(sink: object) -> bool:
+    """Return whether `sink`, or every inner sink of the same items, takes JSON for nested values."""
+    if isinstance(sink, TakesJson):
+        return sink.takes_json
+    inner = [*_inner_sinks(sink)]
+    return bool(inner) and all(map(takes_json, inner))
+
+
+@runtime_checkable
+class AppliesChanges(Protocol):
+    """A sink whose items may delete rows, or update a part of one."""
+
+    @property
+    def applies_changes(self) -> str | None:
+        """`"rows"`, or `"parts"` if an item may lack columns; `None` if items are plain rows."""
+        ...
+
+
+def check_changes(
+    sink: object, key: Sequence[str], order_by: Sequence[str], *, latest: bool
+) -> None:
+    """Raise `ConfigError` if `sink`, or an inner sink of the same items, needs order for changes."""
+    found = sink.applies_changes if isinstance(sink, AppliesChanges) else None
+    if found is not None and not (key and order_by):
+        rule = (
+            "is needed, and order_by: the sink applies changes, in order for each key. A format "
+            "has no order: use write_dataframe or foreach_batch"
+        )
+        raise bad("key", tuple(key) or None, rule)
+    if found == "parts" and latest:
+        rule = "would lose columns that only earlier changes of a key have (present_column=)"
+        raise bad("latest_only", True, rule)
+    for inner in _inner_sinks(sink):
+        check_changes(inner, key, order_by, latest=latest)

@@ -33,6 +33,8 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 from .._core import checks
@@ -47,7 +49,7 @@ from .report import SparkWriteReport
 from .task.transaction import report_skipped, transaction_retries
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from .._core.sink import Sink
     from .._core.staging import HasStages, Stage, Stages
@@ -72,6 +74,8 @@ class Level:
     key: tuple[str, ...]
     application: str | None
     version: int | None
+    partition: tuple[tuple[str, str | None], ...] = ()
+    """The columns and values of the rows to replace; empty: all rows."""
 
     @classmethod
     def of(
@@ -80,6 +84,7 @@ class Level:
         *,
         delivery: DeliveryLevel,
         mode: WriteMode,
+        partition: Mapping[str, object] | None,
         app_id: str | None,
         version: int | None,
         key: tuple[str, ...],
@@ -92,6 +97,10 @@ class Level:
                 mode,
                 f'needs delivery="atomic": at {delivery!r} readers would see a partly filled table',
             )
+        if partition is not None and (mode != "overwrite" or not partition):
+            rule = 'needs mode="overwrite", and the values of at least one column'
+            raise checks.bad("partition", partition, rule)
+        parts = tuple((name, _as_text(name, value)) for name, value in (partition or {}).items())
         _check_name(delivery, app_id, version)
         if not key and delivery == "bucket":
             raise checks.bad(
@@ -110,7 +119,7 @@ class Level:
             check_transactional(sink)
         elif delivery == "atomic":
             check_staging(sink)
-        return cls(delivery, mode, key, app_id, version)
+        return cls(delivery, mode, key, app_id, version, parts)
 
     def units(
         self, buckets: int, *, types: str, content_of: str, buffer_bytes: int
@@ -133,8 +142,23 @@ class Level:
         """The epoch to publish at `atomic`; `None` at other levels."""
         if self.application is None or self.version is None or self.delivery != "atomic":
             return None
-        unit = Unit(application=self.application, version=self.version, rule=f"atomic {self.mode}")
-        return Epoch(unit=unit, overwrite=self.mode == "overwrite", ordered=bool(self.key))
+        rule = f"atomic {self.mode}"
+        if self.partition:
+            rule += f" of {', '.join(f'{name}={value!r}' for name, value in self.partition)}"
+        return Epoch(
+            unit=Unit(application=self.application, version=self.version, rule=rule),
+            overwrite=self.mode == "overwrite",
+            partition=self.partition,
+            ordered=bool(self.key),
+        )
+
+
+def _as_text(name: str, value: object) -> str | None:
+    """The value of a partition as text, which the server reads by the type of the column."""
+    if value is not None and not isinstance(value, (str, int, float, Decimal, date)):
+        rule = "must be text, a number, a date, a datetime, a bool or None"
+        raise checks.bad(f"partition[{name!r}]", value, rule)
+    return None if value is None else str(value)
 
 
 def _check_name(delivery: DeliveryLevel, app_id: str | None, version: int | None) -> None:

@@ -30,6 +30,8 @@ from .task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pyspark.sql.types import StructType
+
     from .._core.sink import Sink
 
 _ADDED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
@@ -173,22 +175,22 @@ class WriteSettings:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Options for one set of columns; pickled as the options, and unpickled as the stack of sinks."""
+    """Options for one schema; pickled as the options, and unpickled as the stack of sinks."""
 
     options: tuple[tuple[str, str], ...] = field(repr=False)
-    columns: tuple[str, ...]
+    schema: StructType
 
     def sink(self) -> Sink[Any]:
         """Build the stack. Raises `ConfigError`."""
-        return _build(self.options, self.columns)
+        return _build(self.options, self.schema)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _build, (self.options, self.columns)
+        return _build, (self.options, self.schema)
 
 
-def prepare(given: Mapping[str, str], columns: Sequence[str]) -> tuple[Recipe, WriteSettings]:
+def prepare(given: Mapping[str, str], schema: StructType) -> tuple[Recipe, WriteSettings]:
     """Return the checked sink and write settings. Raises `ConfigError` with all mistakes."""
-    recipe = Recipe(tuple(sorted(given.items())), tuple(columns))
+    recipe = Recipe(tuple(sorted(given.items())), schema)
     recipe.sink()
     reading = _Reading(given)
     usual = Cuts(
@@ -198,12 +200,13 @@ def prepare(given: Mapping[str, str], columns: Sequence[str]) -> tuple[Recipe, W
     return recipe, WriteSettings(cuts=usual).with_options(writing, 'format("sluicegate")')
 
 
-def _build(options: Sequence[tuple[str, str]], columns: Sequence[str]) -> Sink[Any]:
+def _build(options: Sequence[tuple[str, str]], schema: StructType) -> Sink[Any]:
     reading = _Reading(dict(options))
     found = [f"{reading.option_of(each)}: {each.text}" for each in reading.mistakes]
     known = {reading.option_of(each) for each in reading.mistakes}
     more: list[Mistake] = []
-    sink = SinkMaker(reading.sinks, columns, more).make("sink") if reading.sinks else None
+    maker = SinkMaker(reading.sinks, schema.names, more, schema=schema)
+    sink = maker.make("sink") if reading.sinks else None
     found += [
         f"{option}: {each.text}"
         for each in more

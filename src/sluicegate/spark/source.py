@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from .._core.checks import bad
 from .._core.errors import SluicegateError
 from .description import Traveller, description, load, try_out
+from .destination import check_changes
 from .options import WriteSettings, prepare
 from .task.partition import Partition
 from .task.results import DEAD_ROWS_MARGIN, DEAD_ROWS_SHOWN, read_report
@@ -202,8 +203,9 @@ class SluicegateSource(SinkSource):
 
     def plan(self, schema: StructType) -> Plan:
         """Plan a write to the sink that the options describe."""
-        recipe, chosen = prepare(self.options, schema.names)
-        check_types(recipe.sink(), schema)
+        recipe, chosen = prepare(self.options, schema)
+        check_changes(sink := recipe.sink(), (), (), latest=False)
+        check_types(sink, schema)
         return Plan(sink=description(recipe), settings=chosen)
 
 
@@ -215,5 +217,6 @@ class RegisteredSource(SinkSource):
     def plan(self, schema: StructType) -> Plan:
         """Plan a write to the given sink."""
         settings = self.given.settings.with_options(self.options, f"format({self.name()!r})")
-        check_types(load(self.given.sink), schema)
+        check_changes(sink := load(self.given.sink), (), (), latest=False)
+        check_types(sink, schema)
         return replace(self.given, settings=settings)

@@ -4,6 +4,8 @@
    Types that Arrow does not support, or represents as bytes that only Spark can read (variants),
    are refused for every sink; others if the sink cannot write them. One error lists all columns,
    each with Spark's name of its type, the reason, and an alternative.
+   A write of a DataFrame to a sink that takes JSON sends structs, maps, variants, and arrays of
+   these as text that Spark's `to_json` makes, with the fields that are NULL.
 2. Spark casts between instants and local times in the session's time zone. It is read on the
    driver, and each record batch carries it in its schema's metadata, where sinks read it. A task of
    a format gets the zone from the properties of its job, if the session sets one, or from a
@@ -20,12 +22,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import compute
 from pyspark import TaskContext
+from pyspark.sql import functions
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType, UserDefinedType
 
 from .._core import checks
 from .._core.arrow import TIME_ZONE
 from .._core.errors import ConfigError
 from .destination import refused_columns
+from .keys import column_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -56,18 +60,43 @@ _TYPES = {
 }
 
 
-def check_types(sink: object, schema: StructType) -> None:
-    """Raise `ConfigError` for columns of `schema` that `sink`, open or not, cannot write."""
+def check_types(sink: object, schema: StructType, *, as_json: bool = False) -> None:
+    """Raise `ConfigError` for columns of `schema` that `sink`, open or not, cannot write.
+
+    `as_json`: whether nested values are sent `as_json`.
+    """
     carried: list[Any] = []
     wrong: dict[str, str] = {}
     for field in schema.fields:
-        kind = _arrow(field.dataType)
+        is_text = as_json and _is_nested(field.dataType)
+        kind = pa.string() if is_text else _arrow(field.dataType)
         if kind is None:
             wrong[field.name] = _instead(field.name, field.dataType)
         carried.append(pa.field(field.name, pa.null() if kind is None else kind))
     wrong = {**refused_columns(sink, pa.schema(carried)), **wrong}
     if wrong:
         raise ConfigError(_message(sink, schema, wrong))
+
+
+def nested_as_json(df: DataFrame) -> DataFrame:
+    """Replace nested values by their JSON; arrays of scalars stay."""
+    if not any(_is_nested(field.dataType) for field in df.schema.fields):
+        return df
+    every = {"ignoreNullFields": "false"}
+    return df.select(
+        *(
+            functions.to_json(column_of(field.name), every).alias(field.name)
+            if _is_nested(field.dataType)
+            else column_of(field.name)
+            for field in df.schema.fields
+        )
+    )
+
+
+def _is_nested(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _is_nested(kind.elementType)
+    return isinstance(kind, (StructType, MapType)) or kind.typeName() == "variant"
 
 
 def _arrow(kind: DataType) -> Any:
@@ -105,7 +134,7 @@ def _message(sink: object, schema: StructType, wrong: Mapping[str, str]) -> str:
         f"column {name!r}" + (f" ({kinds[name]})" if name in kinds else "") + f" {why}"
         for name, why in wrong.items()
     ]
-    return f"df cannot be written to {sink!r}: " + "; ".join(lines)
+    return "\n  ".join((f"df cannot be written to {sink!r}:", *lines))
 
 
 def session_zone(df: DataFrame) -> str:

@@ -12,11 +12,13 @@ from .._core.sink import check_single_store
 from .._core.stacking import as_sink
 from .content import Content
 from .description import description, try_out
+from .destination import check_changes, takes_json
 from .keys import (
     KeySettings,
     bucket_count,
     check_names,
     check_order,
+    check_there,
     describe_types,
     rename_plainly,
     with_bucket,
@@ -36,10 +38,10 @@ from .task.results import (
     read_stages,
 )
 from .task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
-from .values import check_types, session_zone
+from .values import check_types, nested_as_json, session_zone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
@@ -71,6 +73,7 @@ def write_dataframe(
     patience: float = 300.0,
     delivery: DeliveryLevel = "at_least_once",
     mode: WriteMode = "append",
+    partition: Mapping[str, object] | None = None,
     app_id: str | None = None,
     version: int | None = None,
     content: Sequence[str] | None = None,
@@ -126,6 +129,10 @@ def write_dataframe(
             driver must also reach.
         mode: `"overwrite"`, at `"atomic"` only, replaces all existing rows: a reader sees the old
             rows or the new ones.
+        partition: columns and their values, such as `{"day": date(2026, 7, 5)}`: `"overwrite"` then
+            replaces only the rows that have them, and all rows of `df` must have them (`ConfigError`,
+            with nothing written). The table may be partitioned or not, and is not blocked for
+            readers.
         app_id: the name of the writing job or query, the same after a restart. It must be unique
             among all jobs and queries that write to the table, and each checkpoint of a query needs
             its own. Writes of one application to several tables are independent.
@@ -169,6 +176,8 @@ def write_dataframe(
     """
     sink = as_sink(sink)
     check_names(df)
+    if partition:
+        check_there(df, "partition", tuple(partition))
     keys = KeySettings.of(
         df,
         key,
@@ -191,7 +200,13 @@ def write_dataframe(
         ),
         max_tasks=checks.optional_count("max_tasks", max_tasks),
         level=Level.of(
-            sink, delivery=delivery, mode=mode, app_id=app_id, version=version, key=keys.columns
+            sink,
+            delivery=delivery,
+            mode=mode,
+            partition=partition,
+            app_id=app_id,
+            version=version,
+            key=keys.columns,
         ),
         dead_rows=DeadRowLimits.of(dead_letters, max_dead_letters, in_units=delivery == "bucket"),
         content=Content.of(df, content, is_named=app_id is not None),
@@ -240,6 +255,8 @@ class WriteJob:
 
     def run(self, df: DataFrame, *, check: bool, progress: bool | None) -> SparkWriteReport:
         """Write every row of `df`; blocks. `check` opens the sink here first."""
+        keys = self.keys
+        check_changes(self.sink, keys.columns, keys.order_by, latest=keys.latest_only)
         units = self.level.units(
             bucket_count(df, self.keys.buckets),
             types=describe_types(df, self.keys.columns),
@@ -259,6 +276,8 @@ class WriteJob:
             )
             content = replace(content, df=df)
         rows = self._arrange(df, has_units=units is not None)
+        if takes_json(self.sink):
+            rows = nested_as_json(rows)
 
         def run() -> Ran:
             with show_progress(df.sparkSession, progress) as write:
@@ -285,7 +304,7 @@ class WriteJob:
 
     def _check(self, sink: Sink[Any], schema: StructType) -> None:
         """Raise `ConfigError` if `sink`, open or not, cannot write the columns."""
-        check_types(sink, schema)
+        check_types(sink, schema, as_json=takes_json(sink))
         check_order(sink, self.keys.columns)
         if self.keys.on_key_failure == "park":
             check_single_store(sink)

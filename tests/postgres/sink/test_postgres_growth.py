@@ -40,7 +40,7 @@ from sluicegate import (
 )
 from sluicegate._core.positions import PositionUnit
 from sluicegate._core.source import Position, TopicPartition
-from sluicegate._core.staging import stages_of
+from sluicegate._core.staging import Epoch, stages_of
 from sluicegate.postgres import PostgresAccess, PostgresSink
 from sluicegate.postgres.sink.transaction import PostgresTransaction
 from sluicegate.sinks import Unit
@@ -563,8 +563,10 @@ async def test_positions_and_stages_need_a_table_with_its_columns(
             with pytest.raises(ConfigError, match="late"):
                 stages_of(sink)
         async with db.sink(("id", "late"), on_new_column="add", **options) as sink:
-            with pytest.raises(ConfigError, match="on_new_column"):
-                stages_of(sink)
+            epoch = Epoch(unit=Unit(application="growth", version=1))
+            async with stages_of(sink).stage(epoch) as stage:
+                batch = RowBatch([{"id": 3, "late": 3}, {"id": 4, "late": 4, "new": 4}])
+                assert [*await send(stage.sink, batch)] == [1]
         assert await db.rows("1") == [(1, None), (2, 2)]
 
 

@@ -18,7 +18,7 @@ from sluicegate.spark.description import description, load
 from sluicegate.spark.options import OPTIONS, _Reading, options_as_markdown, prepare
 
 SECRET = "h1dden"
-COLUMNS = ("id", "name", "version")
+SCHEMA = StructType().add("id", "long").add("name", "string").add("version", "integer")
 TO_POSTGRES = {"url": "postgresql://host/db", "dbtable": "shop.orders"}
 TO_KAFKA = {"sink": "kafka", "url": "host:9092", "topic": "orders"}
 LOGIN = {"security_protocol": "SASL_SSL", "user": "u", "password": SECRET}
@@ -33,7 +33,7 @@ def lowered(options: dict[str, str]) -> dict[str, str]:
 
 def made(**options: str) -> str:
     """The repr of the stack, which shows whether the options have arrived."""
-    recipe, _ = prepare(lowered(options), COLUMNS)
+    recipe, _ = prepare(lowered(options), SCHEMA)
     return repr(load(description(recipe)))
 
 
@@ -96,8 +96,8 @@ def test_the_same_options_make_the_same_description() -> None:
     """A worker process uses it to find an already open sink; any randomness would open one for
     every write.
     """
-    assert description(prepare(TO_POSTGRES, COLUMNS)[0]) == description(
-        prepare(TO_POSTGRES, COLUMNS)[0]
+    assert description(prepare(TO_POSTGRES, SCHEMA)[0]) == description(
+        prepare(TO_POSTGRES, SCHEMA)[0]
     )
 
 
@@ -105,14 +105,14 @@ def test_how_it_is_written() -> None:
     """An upsert keeps the order of a partition, unless versions decide."""
 
     def window(**options: str) -> int:
-        return prepare(lowered({**TO_POSTGRES, **options}), COLUMNS)[1].cuts.window
+        return prepare(lowered({**TO_POSTGRES, **options}), SCHEMA)[1].cuts.window
 
     assert window() == 4
     assert window(writeMode="upsert") == 1
     assert window(writeMode="upsert", versionColumn="version") == 4
-    assert prepare(TO_KAFKA, COLUMNS)[1].cuts.window == 1
+    assert prepare(TO_KAFKA, SCHEMA)[1].cuts.window == 1
     given = {"batchSize": "7", "batchBytes": "70", "maxInFlight": "2", "maxDeadLetters": "5"}
-    way = prepare(lowered({**TO_POSTGRES, **given}), COLUMNS)[1]
+    way = prepare(lowered({**TO_POSTGRES, **given}), SCHEMA)[1]
     assert (way.cuts.chunk_rows, way.cuts.chunk_bytes, way.cuts.window, way.max_dead_letters) == (
         7,
         70,
@@ -158,7 +158,7 @@ def test_how_it_is_written() -> None:
 def test_mistakes(options: dict[str, str], told: str) -> None:
     """The error names the option, the value and the rule, without a secret."""
     with pytest.raises(ConfigError, match=told) as refused:
-        prepare(lowered({**TO_POSTGRES, **options}), COLUMNS)
+        prepare(lowered({**TO_POSTGRES, **options}), SCHEMA)
     assert SECRET not in str(refused.value)
 
 
@@ -193,7 +193,7 @@ def test_mistakes(options: dict[str, str], told: str) -> None:
 )
 def test_what_is_missing(options: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told) as refused:
-        prepare(lowered(options), COLUMNS)
+        prepare(lowered(options), SCHEMA)
     assert SECRET not in str(refused.value)
 
 
@@ -208,7 +208,7 @@ def test_overwrite_is_never_taken_for_append() -> None:
 def test_all_mistakes_are_found_at_once() -> None:
     given = {"batchSize": "0", "dbtable": "t", "poolSize": "0", "mergeKeys": "id"}
     with pytest.raises(ConfigError) as refused:
-        prepare(lowered(given), COLUMNS)
+        prepare(lowered(given), SCHEMA)
     for option in ("batchSize", "mergeKeys"):
         assert option in str(refused.value)
 
@@ -221,7 +221,7 @@ def test_a_recipe_shows_no_secret() -> None:
 
 
 def check_hidden(options: dict[str, str]) -> None:
-    recipe, _ = prepare(lowered(options), COLUMNS)
+    recipe, _ = prepare(lowered(options), SCHEMA)
     assert SECRET not in repr(recipe)
     assert SECRET not in repr(load(description(recipe)))
     assert SECRET.encode() in pickle.dumps(recipe)  # it is transferred
@@ -274,7 +274,7 @@ def test_names_of_tables(text: str, named: dict[str, str]) -> None:
 @pytest.mark.parametrize("text", [".", "a.", ".a", "a.b.c", '"a', 'a"b', '"a"b', '"".a', "a..b"])
 def test_what_is_no_name_of_a_table(text: str) -> None:
     with pytest.raises(ConfigError, match=r"must be table or schema\.table"):
-        prepare({"url": "postgresql://h/d", "dbtable": text}, COLUMNS)
+        prepare({"url": "postgresql://h/d", "dbtable": text}, SCHEMA)
 
 
 def test_the_table_of_options_is_in_order() -> None:

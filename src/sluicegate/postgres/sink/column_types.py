@@ -1,4 +1,4 @@
-"""Column types for values, for type hints and for Avro schemas.
+"""Column types for values, for type hints, and for schemas of Avro and of Spark.
 
 1. Numbers of several kinds have the type that takes all of them; so have dates and times of day with
    dates. Of other mixtures the first value decides: the others fail their rows.
@@ -14,7 +14,7 @@ import typing
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 from uuid import UUID
 
 from ..._core.checks import bad
@@ -66,6 +66,31 @@ _LOGICAL = {
     "timestamp-micros": "timestamptz",
     "local-timestamp-millis": "timestamp",
     "local-timestamp-micros": "timestamp",
+}
+_OF_SPARK = {
+    "boolean": "boolean",
+    "byte": "smallint",
+    "short": "smallint",
+    "integer": "integer",
+    "long": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "decimal": "numeric",
+    "string": "text",
+    "varchar": "varchar",
+    "char": "char",
+    "binary": "bytea",
+    "date": "date",
+    "timestamp": "timestamptz",
+    "timestamp_ntz": "timestamp",
+    "time": "time",
+    "interval day": "interval",
+    "interval hour": "interval",
+    "interval minute": "interval",
+    "interval second": "interval",
+    "struct": "jsonb",
+    "map": "jsonb",
+    "variant": "jsonb",
 }
 _NAME = r'(?:[^\W\d][\w$]*|"(?:[^"\0]|"")+")'
 _TYPE = re.compile(
@@ -120,13 +145,25 @@ def _common(kinds: Iterable[str | None]) -> str | None:
     return next(iter(found), None)
 
 
-def postgres_columns(schema: type | Mapping[str, Any]) -> dict[str, str]:
+@runtime_checkable
+class SparkSchema(Protocol):
+    """A `StructType` of Spark."""
+
+    def jsonValue(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """The fields as values of JSON."""
+        ...
+
+
+def postgres_columns(schema: type | Mapping[str, Any] | SparkSchema) -> dict[str, str]:
     """The columns of a schema and their PostgreSQL types, for `PostgresSink(columns=)`.
 
     Args:
-        schema: a dataclass, a pydantic model or another class with type hints, or a parsed Avro
-            schema of a record. `datetime` is `timestamptz`; of an Avro union with null the other
-            type counts; records, arrays and maps are `jsonb`.
+        schema: a dataclass, a pydantic model or another class with type hints, a parsed Avro
+            schema of a record, or the schema of a DataFrame of Spark (`df.schema`). `datetime` is
+            `timestamptz`; of an Avro union with null the other type counts; records, maps and
+            Avro's arrays are `jsonb`. Of Spark's types, structs, maps and variants are `jsonb`, and
+            so are arrays that contain them; other arrays are arrays of PostgreSQL, of as many
+            dimensions as they are nested.
 
     Returns a dictionary, in which single types may be replaced. Raises `ConfigError` for a field
     without a type of PostgreSQL, naming it. Does not suspend.
@@ -136,13 +173,15 @@ def postgres_columns(schema: type | Mapping[str, Any]) -> dict[str, str]:
             raise bad("schema", schema, "must be an Avro schema of a record")
         named: dict[str, str] = {}
         found = {each["name"]: _of_avro(each["type"], named) for each in schema["fields"]}
+    elif isinstance(schema, SparkSchema) and not isinstance(cast("object", schema), type):
+        found = {each["name"]: _of_spark(each["type"]) for each in schema.jsonValue()["fields"]}
     elif isinstance(cast("object", schema), type):
         hints = typing.get_type_hints(schema)
         models = getattr(schema, "model_fields", None)
         names = hints if models is None else models
         found = {name: _of_hint(hints[name]) for name in field_names(schema) or names}
     else:
-        rule = "must be a class with type hints, or a parsed Avro schema"
+        rule = "must be a class with type hints, a parsed Avro schema, or a schema of Spark"
         raise bad("schema", schema, rule)
     unknown = [name for name, kind in found.items() if kind is None]
     if unknown or not found:
@@ -184,6 +223,22 @@ def _of_avro(schema: Avro, named: dict[str, str]) -> str | None:
     for each in (*inner, *(schema[part] for part in ("items", "values") if part in schema)):
         _of_avro(each, named)  # may define named types
     return found
+
+
+def _of_spark(kind: str | Mapping[str, Any]) -> str | None:
+    """The type of a type of Spark, as its JSON shows it."""
+    if isinstance(kind, str):
+        name, _, size = kind.partition("(")
+        name = name.partition(" to ")[0].partition(" collate ")[0]
+        found = _OF_SPARK.get(name)
+        is_sized = found in {"numeric", "varchar", "char"}
+        return f"{found}({size}" if is_sized and size else found
+    if kind["type"] == "udt":
+        return _of_spark(kind["sqlType"])
+    if kind["type"] != "array":
+        return _of_spark(kind["type"])
+    inner = _of_spark(kind["elementType"])
+    return inner if inner is None or inner == "jsonb" or inner.endswith("[]") else f"{inner}[]"
 
 
 def _only(kinds: Sequence[str | None]) -> str | None:

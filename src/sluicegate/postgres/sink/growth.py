@@ -235,6 +235,8 @@ class Growth:
 
     def _strange(self, batch: Batch[Any], plan: TablePlan) -> Iterator[Any]:
         known = {*self._target.columns, *plan.columns}
+        if self._target.changes is not None:
+            known.update(self._target.changes.names)
         if self._row is not None or self._settings.on_new_column is None:
             return
         if isinstance(batch, ArrowBatch):

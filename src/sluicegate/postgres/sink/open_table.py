@@ -64,13 +64,20 @@ class Settings:
         if self.row is not None and self.growth.on_new_column is not None:
             rule = "has no effect with row=, whose rows have values for columns= only"
             raise bad("on_new_column", self.growth.on_new_column, rule)
+        if self.row is not None and self.target.changes is not None:
+            raise bad(
+                "changes", self.target.changes, "has no effect with row=, which makes rows only"
+            )
+        if self.target.changes is not None and self.growth.creates and not self.growth.types:
+            rule = "must have the types of a table that is created for changes: {name: type}"
+            raise bad("columns", self.target.columns, rule)
         checks.choice("stages", self.stages, ("logged", "unlogged"))
 
     @property
     def capabilities(self) -> Capabilities:
         """As many concurrent writes as connections; idempotent unless a conflict is an error."""
         return Capabilities(
-            key_prefix_safe=True,
+            key_prefix_safe=self.target.changes is None,
             idempotent=self.target.mode != "error",
             transactional=True,
             columnar=True,
@@ -129,9 +136,12 @@ class OpenTable:
         return cls(settings, connections, plan)
 
     def at(self, name: str) -> OpenTable:
-        """Another table with the same columns: a stage of this one."""
+        """Another table with the same columns: a stage of this one, to which none are added."""
         plan = replace(self.plan, table=replace(self.plan.table, name=name))
-        return OpenTable(self.settings, self.connections, plan)
+        settings, growth = self.settings, self.settings.growth
+        if growth.adds:
+            settings = replace(settings, growth=replace(growth, on_new_column="fail"))
+        return OpenTable(settings, self.connections, plan)
 
     async def store(self, batch: Batch[Any]) -> WriteResult | None:
         """Write every item of `batch` as a row, atomically."""

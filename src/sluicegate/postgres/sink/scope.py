@@ -99,11 +99,14 @@ class Savepoint(Scope):
 
     is_inside = True
 
+    def __init__(self, name: str = SAVEPOINT) -> None:
+        self._name = name
+
     async def begin(self, con: PoolConnectionProxy[Any], script: str) -> None:
         await con.execute(script)
 
     async def undo(self, con: PoolConnectionProxy[Any]) -> None:
-        await con.execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+        await con.execute(f"ROLLBACK TO SAVEPOINT {self._name}")
 
     async def commit(self, con: PoolConnectionProxy[Any]) -> None:
         """Leave the rows to the transaction's commit."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..._core.sink import Capabilities, WriteResult
     from ..._core.transaction import Transaction, Unit
     from ..._core.values.rows import RowFunction
+    from .changes import Changes
     from .positions import PositionOwner
 
 
@@ -78,6 +79,10 @@ class PostgresSink(PositionsInTable):
             other column.
         version_column: with `"update"`, replace only rows with a lower version, or with none, so
             that an old row never overwrites a newer one. A row without a version is refused.
+        changes: how an item says that it deletes a row, or updates a part of it; needs
+            `on_conflict="update"`. The key is that of the conflicts. An item that a later deletion
+            in its batch undoes is not written, and counts as delivered. Not with `row`, and not with
+            stages.
         row: a function from an item to its row.
         returning: columns of the stored row, such as a generated number, for the item's receipt:
             its `detail` is then a dictionary of them. An item whose row was skipped, or replaced by
@@ -133,6 +138,7 @@ class PostgresSink(PositionsInTable):
         conflict_columns: Sequence[str] | None = None,
         update_columns: Sequence[str] | None = None,
         version_column: str | None = None,
+        changes: Changes | None = None,
         create_table: Literal["never", "if_missing"] = "never",
         on_new_column: Literal["ignore", "add", "fail"] | None = None,
         row: RowFunction | None = None,
@@ -159,6 +165,7 @@ class PostgresSink(PositionsInTable):
             version=version_column,
             returning=optional_names("returning", returning) or (),
             strategy=WriteStrategy.of(statement, copy_threshold, staging_threshold),
+            changes=changes,
         )
         settings = Settings(
             target=target,
@@ -181,8 +188,8 @@ class PostgresSink(PositionsInTable):
         open sink is then repeatable if the table has a unique key among the columns: rows of an
         earlier attempt are found by it.
 
-        `key_prefix_safe`: in a batch with keys, no row is written after a refused row of the same
-        key.
+        `key_prefix_safe`, without `changes`: in a batch with keys, no row is written after a refused
+        row of the same key.
         """
         known, table = self._settings.capabilities, self._table
         has_key = table is not None and (
@@ -204,10 +211,35 @@ class PostgresSink(PositionsInTable):
             return {}
         from .rows.faults import refused_columns  # pyarrow is installed: it made the schema
 
-        plan = None if self._table is None else self._table.plan
-        if plan is None or not is_there(plan):
-            return refused_columns(schema, self._settings.target.columns, None)
-        return refused_columns(schema, plan.columns, plan.table)
+        columns, changes = self._settings.target.columns, self._settings.target.changes
+        if self._table is None or not is_there(plan := self._table.plan):
+            found = refused_columns(schema, columns, None)
+        else:
+            found = refused_columns(schema, plan.columns, plan.table)
+        for name in () if changes is None else changes.names:
+            if name not in schema.names:
+                found[name] = "is named in changes=, but is missing"
+        if self._settings.growth.on_new_column == "fail":
+            known = {*columns, *(() if changes is None else changes.names)}
+            strange = (name for name in schema.names if name not in known)
+            why = "is not among the columns of the sink; name it there, or leave it out"
+            found |= dict.fromkeys(strange, why)
+        return found
+
+    @property
+    def takes_json(self) -> bool:
+        """Whether the JSON of a nested value of Spark is written: not with `row`, which gets the
+        value.
+        """
+        return self._settings.row is None
+
+    @property
+    def applies_changes(self) -> str | None:
+        """`"rows"` if items may delete rows, `"parts"` if they may also update a part of one."""
+        changes = self._settings.target.changes
+        if changes is None:
+            return None
+        return "rows" if changes.present_column is None else "parts"
 
     @property
     def replaces_by(self) -> tuple[str, ...] | None:
@@ -291,9 +323,9 @@ class PostgresSink(PositionsInTable):
 
     def _stages(self) -> TableStages:
         """The stages for Spark's atomic delivery; see `sluicegate._core.staging`."""
-        if self._settings.growth.adds:
-            rule = "has no effect on the stages of atomic delivery, which have the table's columns"
-            raise bad("on_new_column", "add", rule)
+        if self._settings.target.changes is not None:
+            rule = "is not for atomic delivery, whose stages hold rows; use delivery='bucket'"
+            raise bad("changes", self._settings.target.changes, rule)
         table = self._opened()
         table.check_there(whole=True)
         return TableStages(table)

@@ -19,7 +19,10 @@
    whether rows may have been lost while a stage was written. It names the server's *timeline*,
    which changes when a standby is promoted, and, if a crash can lose rows, also a *marker*: an
    unlogged table with one row, which crash recovery empties together with unlogged stages.
-7. If the target was altered after a stage was created, moving the rows would cast them. So both
+7. An epoch that replaces a *partition* deletes its rows and moves the stages in one transaction, so
+   that readers see the old rows or the new ones. The table stays, with everything that depends on
+   it.
+8. If the target was altered after a stage was created, moving the rows would cast them. So both
    must have the same columns.
 """
 
@@ -43,13 +46,12 @@ from ..._core.sink import WriteResult
 from ..._core.staging import Begun, OpenStage, Stage
 from ..client.errors import (
     LOCK_NOT_AVAILABLE,
-    NO_PRIVILEGE,
     classify_postgres,
     sqlstate,
 )
 from ..client.names import quoted
 from ..client.statements import BEGIN
-from .swap import Swap, check_overwrite
+from .swap import Swap, check_overwrite, check_rights
 from .transaction import TIMELINE, timeline
 
 if TYPE_CHECKING:
@@ -115,15 +117,12 @@ class TableStages:
 
     @asynccontextmanager
     async def stage(self, epoch: Epoch) -> AsyncGenerator[OpenStage]:
-        """A new stage of `epoch`, dropped after an exception or a cancellation.
-
-        Raises `ConfigError` if no table can be created.
-        """
+        """A new stage of `epoch`, dropped after an exception or a cancellation."""
         plan = self._plan
         name = _new_name(plan, epoch.unit)
         creation = _creation(plan, name, ordered=epoch.ordered, unlogged=self._is_unlogged)
         async with self._connections.lent() as con:
-            await _create(con, plan, creation)
+            await con.execute(creation)
         sink = StageSink(self._table.at(name))
         try:
             yield OpenStage(sink, partial(self._inventory, name, sink))
@@ -146,15 +145,24 @@ class TableStages:
     async def begin(self, epoch: Epoch) -> Begun:
         """Drop orphaned stages of the epoch; return its earlier commit, or a mark for `publish`.
 
-        Suspends. Raises `ConfigError` if an overwrite would break or lose something that belongs to
-        the table.
+        Suspends. Raises `ConfigError` if the role lacks a right that the epoch needs, or if an
+        overwrite would break or lose something that belongs to the table.
         """
         plan, statements = self._plan, self._connections.statements
+        place = self._table.settings.access.place
+        async with self._connections.lent() as con, statements.block(con):
+            await check_rights(con, plan.table, epoch, place)
         before = await self._find_publication(epoch.unit)
         async with self._connections.lent() as con:
             if epoch.overwrite and before is None:
                 async with statements.block(con):
-                    await check_overwrite(con, plan.table)
+                    if epoch.partition:
+                        await con.fetch(
+                            f"SELECT FROM {plan.table.qualified} WHERE {_within(plan, epoch)} LIMIT 0",
+                            *_values(epoch),
+                        )
+                    else:
+                        await check_overwrite(con, plan.table)
             await self._collect(con, epoch.unit, older=False)
             if before is not None:
                 return Begun(before)
@@ -236,7 +244,11 @@ async def _publish(
 async def _move(
     con: PoolConnectionProxy[Any], plan: TablePlan, epoch: Epoch, paths: Sequence[str]
 ) -> int | None:
-    swap = await Swap.begin(con, plan.table) if epoch.overwrite else None
+    if epoch.partition:
+        await _clear_partition(con, plan, epoch, paths)
+    swap = None
+    if epoch.overwrite and not epoch.partition:
+        swap = await Swap.begin(con, plan.table)
     target = plan if swap is None else replace(plan, table=swap.table)
     for path in paths:
         await con.execute(target.move_from(path, ORDER if epoch.ordered else None))
@@ -246,6 +258,43 @@ async def _move(
         return None
     await swap.end(con)
     return swap.oid
+
+
+async def _clear_partition(
+    con: PoolConnectionProxy[Any], plan: TablePlan, epoch: Epoch, paths: Sequence[str]
+) -> None:
+    """Delete the rows of the epoch's partition, unless a staged row is outside of it.
+
+    Readers are not blocked. Other replacements of the same partition wait, and then see these rows.
+    """
+    within, values = _within(plan, epoch), _values(epoch)
+    for path in paths:
+        if await con.fetchval(
+            f"SELECT EXISTS (SELECT FROM {path} WHERE ({within}) IS NOT TRUE)", *values
+        ):
+            rule = "must be the values of all rows of df, but a row has others; nothing was written"
+            raise bad("partition", dict(epoch.partition), rule)
+    name = repr((plan.table.qualified, epoch.partition))
+    await con.execute("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", name)
+    await con.execute(f"DELETE FROM {plan.table.qualified} WHERE {within}", *values)
+
+
+def _within(plan: TablePlan, epoch: Epoch) -> str:
+    """The condition for a row of the epoch's partition, with its values as parameters.
+
+    A cast to a declared length would truncate a value.
+    """
+    places = iter(range(1, len(epoch.partition) + 1))
+    return " AND ".join(
+        f"{quoted(name)} IS NULL"
+        if value is None
+        else f"{quoted(name)} = ${next(places)}::text::{plan.table.column(name).loose}"
+        for name, value in epoch.partition
+    )
+
+
+def _values(epoch: Epoch) -> list[str]:
+    return [value for _, value in epoch.partition if value is not None]
 
 
 def _prefix(plan: TablePlan, unit: Unit) -> str:
@@ -265,23 +314,6 @@ def _creation(plan: TablePlan, name: str, *, ordered: bool, unlogged: bool) -> s
     order = f", {ORDER} bigint GENERATED ALWAYS AS IDENTITY" if ordered else ""
     kind = "UNLOGGED TABLE" if unlogged else "TABLE"
     return f"CREATE {kind} {at(plan, name)} (LIKE {plan.table.qualified} {like}{order})"
-
-
-async def _create(con: PoolConnectionProxy[Any], plan: TablePlan, creation: str) -> None:
-    try:
-        await con.execute(creation)
-    except Exception as error:
-        if sqlstate(error) != NO_PRIVILEGE:
-            raise
-        rights = (
-            f"grant the role CREATE on schema {quoted(plan.table.schema)} and SELECT on the table"
-        )
-        raise bad(
-            "delivery",
-            "atomic",
-            f"requires additional tables in the schema of {plan.table.qualified}, which cannot be "
-            f"created ({error}); {rights}",
-        ) from error
 
 
 async def _drop(con: PoolConnectionProxy[Any], path: str) -> None:

@@ -12,6 +12,7 @@ from .plan import TablePlan
 
 if TYPE_CHECKING:
     from ..client.access import StatementCache
+    from .changes import Changes
     from .table import Table
 
 STATEMENTS = ("auto", "values", "insert", "unnest", "copy")
@@ -33,9 +34,14 @@ class Target(RowTarget):
     """A row target with the write strategy."""
 
     strategy: WriteStrategy
+    changes: Changes | None = None
 
     def __post_init__(self) -> None:
         RowTarget.__post_init__(self)  # `super()` would refer to the class without slots
+        if self.changes is not None and self.mode != "update":
+            raise bad("changes", self.changes, 'needs on_conflict="update"')
+        if self.changes is not None and self.returning:
+            raise bad("returning", self.returning, "has no meaning with changes=")
         if self.returning and self.mode == "error" and self.strategy.statement == "copy":
             raise bad(
                 "returning",

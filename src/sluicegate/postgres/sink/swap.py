@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from asyncpg import Record
     from asyncpg.pool import PoolConnectionProxy
 
+    from ..._core.staging import Epoch
     from .table import Table
 
 _OBSTACLES = """
@@ -82,6 +83,40 @@ _FACTS = """
     FROM pg_class c WHERE oid = $1::text::regclass
 """
 
+_RIGHTS = """
+    SELECT me.name AS role, array_remove(ARRAY[
+        CASE WHEN NOT has_schema_privilege(n.oid, 'CREATE') THEN 'CREATE on schema ' || quote_ident(nspname) || ' to ' || me.name END,
+        CASE WHEN NOT has_table_privilege(c.oid, 'SELECT') THEN 'SELECT on ' || c.oid::regclass || ' to ' || me.name END,
+        CASE WHEN $2 = 'partition' AND NOT has_table_privilege(c.oid, 'DELETE') THEN 'DELETE on ' || c.oid::regclass || ' to ' || me.name END,
+        CASE WHEN $2 = 'table' AND NOT pg_has_role(relowner, 'USAGE') THEN 'role ' || me.owner || ', the owner of the table, to ' || me.name END,
+        CASE WHEN $2 = 'table' AND current_setting('is_superuser') = 'off' AND NOT has_schema_privilege(relowner, n.oid, 'CREATE')
+            THEN 'CREATE on schema ' || quote_ident(nspname) || ' to ' || me.owner END
+    ] || ARRAY(
+        SELECT DISTINCT 'REFERENCES on ' || confrelid::regclass || ' to ' || me.name FROM pg_constraint
+        WHERE $2 = 'table' AND conrelid = c.oid AND contype = 'f' AND NOT has_table_privilege(confrelid, 'REFERENCES')
+    ), NULL) AS missing
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
+        LATERAL (SELECT quote_ident(current_user) AS name, quote_ident(pg_get_userbyid(relowner)) AS owner) AS me
+    WHERE c.oid = $1::text::regclass
+"""
+
+
+async def check_rights(
+    con: PoolConnectionProxy[Any], table: Table, epoch: Epoch, place: str
+) -> None:
+    """Raise `ConfigError` if the role lacks a right with which the epoch is staged and published.
+
+    The rights of every write were checked when the table was opened.
+    """
+    kind = "partition" if epoch.partition else "table" if epoch.overwrite else "append"
+    found = await con.fetchrow(_RIGHTS, table.qualified, kind)
+    if found is not None and (missing := found["missing"]):
+        rule = (
+            f"needs additional tables in the schema of {table.qualified}, and rights that role "
+            f"{found['role']} lacks; at {place} grant {', '.join(missing)}"
+        )
+        raise bad("delivery", "atomic", rule)
+
 
 async def check_overwrite(con: PoolConnectionProxy[Any], table: Table) -> None:
     """Raise `ConfigError` if a new table cannot replace this one."""
@@ -89,7 +124,7 @@ async def check_overwrite(con: PoolConnectionProxy[Any], table: Table) -> None:
     if found:
         rule = (
             f"a new table would replace {table.qualified}, which {'; '.join(found)}: that would be "
-            "lost or would break. Use mode='append'"
+            "lost or would break. Use mode='append', or replace rows by partition="
         )
         raise bad("mode", "overwrite", rule)
 

@@ -331,7 +331,8 @@ class PostgresTransaction(ServerAttempt):
     @property
     def capabilities(self) -> Capabilities:
         """The capabilities of the sink inside one transaction."""
-        return Capabilities(key_prefix_safe=True, columnar=True)
+        is_safe = not self._writer.applies_changes
+        return Capabilities(key_prefix_safe=is_safe, columnar=True)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Write every item of `batch` as a row in this transaction, like `PostgresSink.write`.

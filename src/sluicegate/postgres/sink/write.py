@@ -38,34 +38,39 @@ from typing import TYPE_CHECKING, Any
 from ..._core.arrow import ArrowBatch
 from ..._core.batch import RowBatch
 from ..._core.errors import TransientError
+from ..._core.sink import WriteResult
 from ..._core.values.rows import RowMaker
 from ..client.errors import LOCK_NOT_AVAILABLE, for_write, is_lost, is_refusal, sqlstate
 from ..client.refusals import for_connecting
+from ..client.statements import BEGIN
+from . import changes
+from .changes import steps_of
 from .diagnosis import Diagnosis
 from .encoding import Packing
 from .growth import Growth
 from .remaining import Remaining, without
 from .repair import Blame, refusal_of, resend, set_aside_unfindable
-from .scope import ALONE
+from .scope import ALONE, Savepoint
 from .sender import Sender, plain_insert
 from .sifting import Sifting
 from .strategy import Chooser
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.batch import Batch
-    from ..._core.sink import WriteResult
     from ..._core.values.rows import GivenRows, RowFunction
     from ..client.access import Access
+    from .changes import Steps
     from .growth import GrowthSettings
     from .plan import TablePlan
     from .scope import Scope
     from .strategy import Target
 
 MAX_HINTS = 3
+_NO_ERROR = Exception()
 _WAITED = frozenset({LOCK_NOT_AVAILABLE, "57014"})
 """A lock timeout or a statement timeout was exceeded."""
 
@@ -89,10 +94,24 @@ class TableWriter:
         self._chooser = Chooser(target.strategy, access.statement_cache)
         self._packing = Packing()
         self._maker = RowMaker(target.columns, row)
+        self._changes = target.changes
         self._takes_columns = row is None
 
+    @property
+    def applies_changes(self) -> bool:
+        """Whether items are changes."""
+        return self._changes is not None
+
     def rows_of(self, batch: Batch[Any], plan: TablePlan) -> GivenRows:
-        """The rows of a batch, and an error for each item that cannot become one."""
+        """The rows of a batch, and an error for each item that cannot become one.
+
+        Items that are changes become rows when they are written.
+        """
+        if self._changes is not None:
+            return (), (), {}
+        return self._all_rows_of(batch, plan)
+
+    def _all_rows_of(self, batch: Batch[Any], plan: TablePlan) -> GivenRows:
         given = self._rows_of(batch, plan)
         refused = {} if self.growth is None else self.growth.refused(batch, plan)
         return without(given, refused) if refused else given
@@ -130,6 +149,79 @@ class TableWriter:
         Raises errors of the batch as a whole. Cancellation leaves the connection busy or in a
         transaction: it must be reset.
         """
+        if self._changes is not None:
+            return await self._apply(con, plan, batch, steps_of(self._changes, batch, plan), scope)
+        return await self._run(con, plan, batch, given, maybe=maybe, scope=scope)
+
+    async def _apply(
+        self,
+        con: PoolConnectionProxy[Any],
+        plan: TablePlan,
+        batch: Batch[Any],
+        steps: Steps,
+        scope: Scope,
+    ) -> tuple[WriteResult | None, TablePlan]:
+        """Write a batch of changes."""
+        if not steps.deletions and [names for names, _ in steps.upserts] == [plan.columns]:
+            given = without(self._all_rows_of(batch, plan), steps.errors)
+            return await self._run(con, plan, batch, given, maybe=frozenset(), scope=scope)
+        is_sealed = False
+        try:
+            if not scope.is_inside:
+                await con.execute(scope.opening or BEGIN)
+            errors, plan = await self._change(con, plan, batch, steps)
+            if not scope.is_inside:
+                is_sealed = True
+                await ALONE.commit(con)
+        except Exception as error:
+            raise for_write(error, sealed=is_sealed)  # noqa: B904  # the cause is set
+        return WriteResult(len(batch), errors) if errors else None, plan
+
+    async def _change(
+        self, con: PoolConnectionProxy[Any], plan: TablePlan, batch: Batch[Any], steps: Steps
+    ) -> tuple[dict[int, BaseException], TablePlan]:
+        """Write the steps in the open transaction; return the errors and the new plan."""
+        errors: dict[int, BaseException] = {**steps.errors}
+        errors.update(await changes.delete(con, plan, batch, steps.deletions))
+        for names, indices in steps.upserts:
+            is_part = names != plan.columns
+            left = [index for index in indices if index not in errors]
+            if is_part:
+                part = changes.part_of(plan, names)
+                given = changes.rows_of(batch, left, part)
+                left, refused = await changes.update(con, part, given)
+                errors.update(refused)
+                if lacking := changes.lacking(part):
+                    errors.update((index, changes.no_row(lacking)) for index in left)
+                    left = []
+                given = changes.rows_of(batch, left, part)
+                await con.execute(changes.DROP_STAGING)
+            else:
+                part = plan
+                given = _at(self._all_rows_of(batch, plan), left)
+            await con.execute(f"SAVEPOINT {changes.POINT}")
+            result, written_by = await self._run(
+                con, part, batch, given, maybe=frozenset(), scope=Savepoint(changes.POINT)
+            )
+            await con.execute(f"RELEASE SAVEPOINT {changes.POINT}")
+            if is_part:
+                await con.execute(changes.DROP_STAGING)
+            if written_by is not part and not is_part:
+                plan = written_by
+            if result is not None:
+                errors.update(result.errors)
+        return errors, plan
+
+    async def _run(
+        self,
+        con: PoolConnectionProxy[Any],
+        plan: TablePlan,
+        batch: Batch[Any],
+        given: GivenRows,
+        *,
+        maybe: frozenset[int],
+        scope: Scope,
+    ) -> tuple[WriteResult | None, TablePlan]:
         if not maybe and not scope.opening:
             plain = self._plain_insert(plan, given)
             if plain is not None:
@@ -189,6 +281,13 @@ class TableWriter:
                 raise self.diagnosis.locked(error, sender.plan)  # noqa: B904  # the cause is set
             raise
         return remaining.answer(len(batch)), sender.plan
+
+
+def _at(given: GivenRows, wanted: Sequence[int]) -> GivenRows:
+    """The rows of the wanted items only."""
+    chosen = set(wanted)
+    left = without(given, {index: _NO_ERROR for index in given[0] if index not in chosen})
+    return left[0], left[1], {i: e for i, e in given[2].items() if i in chosen}
 
 
 async def _write(sender: Sender, failed: Exception | None) -> None:

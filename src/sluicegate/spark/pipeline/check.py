@@ -354,7 +354,8 @@ class _Check:
 
     def _check_sinks(self) -> None:
         declared = self._pipeline.sinks
-        maker = SinkMaker(declared, self._out(), self.mistakes)
+        key = names(self._pipeline.write.key)
+        maker = SinkMaker(declared, self._out(), self.mistakes, key=key)
         made = {name: maker.make(name) for name in declared}
         sink = made.get(self._pipeline.write.sink)
         if names(self._pipeline.write.key) and (reason := scattered_by(sink)) is not None:

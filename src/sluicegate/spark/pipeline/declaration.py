@@ -137,6 +137,8 @@ class Write:
     """The guarantee across repeated attempts."""
     mode: Literal["append", "overwrite"] = "append"
     """Whether rows are added to existing ones, or replace them."""
+    partition: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
+    """Columns and their values: only the rows that have them are replaced. A date is text."""
     app_id: str | None = None
     """The name under which writes are committed; default: the pipeline's name, or in a stream the
     query's id, which its checkpoint keeps.

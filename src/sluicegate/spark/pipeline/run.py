@@ -214,7 +214,10 @@ def _late_and_double(df: DataFrame, view: Source | Step) -> DataFrame:
 def _sink(checked: Checked, df: DataFrame) -> Sink[Any]:
     mistakes: list[Mistake] = []
     pipeline = checked.pipeline
-    made = SinkMaker(pipeline.sinks, df.columns, mistakes).make(pipeline.write.sink)
+    maker = SinkMaker(
+        pipeline.sinks, df.columns, mistakes, schema=df.schema, key=names(pipeline.write.key)
+    )
+    made = maker.make(pipeline.write.sink)
     for name in ("key", "order_by", "content"):
         missing = [
             column
@@ -241,6 +244,8 @@ def _options(pipeline: Declared) -> dict[str, Any]:
     options |= {name: getattr(write, name) for name in _CHOSEN}
     if names(write.key):
         options |= {"key": names(write.key), "order_by": names(write.order_by) or None}
+    if write.partition:
+        options["partition"] = write.partition
     if write.content is not None:
         options["content"] = names(write.content)
     if write.version is not None:

@@ -34,6 +34,8 @@ from .declaration import Destination, Mistake, suggest
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pyspark.sql.types import StructType
+
     from ..._core.sink import Sink
     from .declaration import Layer, Path
 
@@ -65,12 +67,13 @@ LAYERS: Mapping[str, Callable[..., Any]] = {
 KINDS = frozenset({*TERMINALS, "fan_out", "python"})
 
 
-_TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
+_TABLES: Mapping[tuple[str, str], Callable[..., Any] | tuple[str, str]] = {
     ("retry", "backoff"): Backoff,
     ("retry", "budget"): RetryBudget,
     ("nats", "tls"): TlsFiles,
+    ("postgres", "changes"): ("...postgres", "Changes"),
 }
-"""Arguments that are objects, declared as tables."""
+"""Arguments that are objects, declared as tables; as names of a technology, loaded when used."""
 _ACCESS: Mapping[str, tuple[str, str]] = {
     "clickhouse": ("...http", "HttpAccess"),
     "elasticsearch": ("...http", "HttpAccess"),
@@ -102,15 +105,25 @@ _ARGUMENT = re.compile(r"\w+")
 
 
 class SinkMaker:
-    """Builds the sinks of one pipeline and adds to `mistakes`; `columns` are the written columns,
-    if known.
+    """Builds the sinks of one pipeline and adds to `mistakes`.
+
+    `columns` are the written columns, if known; `schema` also has their types, from which tables
+    are created. `key` is the key of the write, the default for the primary key of such a table.
     """
 
     def __init__(
-        self, declared: Mapping[str, object], columns: Sequence[str] | None, mistakes: list[Mistake]
+        self,
+        declared: Mapping[str, object],
+        columns: Sequence[str] | None,
+        mistakes: list[Mistake],
+        *,
+        schema: StructType | None = None,
+        key: Sequence[str] = (),
     ) -> None:
         self._declared = declared
         self._columns = columns
+        self._schema = schema
+        self._key = tuple(key)
         self._mistakes = mistakes
         self._making: list[str] = []
 
@@ -167,7 +180,21 @@ class SinkMaker:
             rows = {"columns": DeadLetterRecord.COLUMNS, "row": DeadLetterRecord.as_row}
             ignores = {} if kind == "clickhouse" else {"on_conflict": "ignore"}
             return {**ignores, **({} if "columns" in arguments else rows)}
-        return self._with_columns(arguments) if kind in {"postgres", "sql"} else {}
+        if kind not in {"postgres", "sql"}:
+            return {}
+        creates = arguments.get("create_table", "never") != "never"
+        updates = arguments.get("on_conflict", "error") != "error"
+        by_key = {"conflict_columns": self._key} if creates and updates and self._key else {}
+        found = self._with_columns({**by_key, **arguments})
+        grows = creates or arguments.get("on_new_column") == "add"
+        if grows and "columns" not in arguments:
+            types = dict.fromkeys(found["columns"], "text")  # until Spark has analysed the view
+            if self._schema is not None:
+                postgres = import_module("...postgres", __package__)
+                known = postgres.postgres_columns(self._schema)
+                types = {name: known[name] for name in types}
+            found = {"columns": types}
+        return {**by_key, **found}
 
     def _check_fields(self, kind: str, arguments: Mapping[str, Any], path: Path) -> None:
         for name in _FIELDS.get(kind, ()) if self._columns is not None else ():
@@ -178,7 +205,9 @@ class SinkMaker:
 
     def _with_columns(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         if self._columns is not None:
-            return {"columns": tuple(self._columns)}
+            changes = arguments.get("changes")
+            apart = changes.values() if isinstance(changes, Mapping) else ()
+            return {"columns": tuple(name for name in self._columns if name not in apart)}
         named = [
             arguments.get(name, ()) for name in ("conflict_columns", "update_columns", "returning")
         ]
@@ -281,6 +310,8 @@ class SinkMaker:
             self._report((*path, name), "is missing")
         for name, value in given.items():
             inner = _TABLES.get((kind, name))
+            if isinstance(inner, tuple):
+                inner = getattr(import_module(inner[0], __package__), inner[1])
             if inner is not None and isinstance(value, Mapping):
                 given[name] = self._construct(inner, name, value, (*path, name))
         return None if missing else self._call(make, given, path)

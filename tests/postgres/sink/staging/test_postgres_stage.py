@@ -319,10 +319,9 @@ async def test_a_role_that_may_make_no_stage_is_told_what_it_lacks(
         await con.execute(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {writer.name}")
         async with PostgresSink(writer.dsn, table="events", columns=("id", "name")) as sink:
             with pytest.raises(
-                ConfigError,
-                match='grant the role CREATE on schema "public" and SELECT on the table',
+                ConfigError, match=f"grant CREATE on schema public to {writer.name}$"
             ):
-                await write(sink, epoch(), [(1, "a")])
+                await stages_of(sink).begin(epoch())
 
 
 @pytest.mark.parametrize("identity", ["FULL", "NOTHING", "USING INDEX by_id"])

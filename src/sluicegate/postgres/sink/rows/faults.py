@@ -68,7 +68,9 @@ _UUID = pa.binary(16)
 
 
 def refused_columns(schema: Any, columns: Sequence[str], table: Table | None) -> dict[str, str]:
-    """The columns of `columns` that `schema` cannot fill, each with the reason and an alternative."""
+    """The columns of `columns` that `schema` cannot fill, each with the reason and an alternative,
+    and those of the table that no row could do without.
+    """
     found: dict[str, str] = {}
     for name in columns:
         if name not in schema.names:
@@ -80,6 +82,16 @@ def refused_columns(schema: Any, columns: Sequence[str], table: Table | None) ->
         why = _refusal(name, schema.field(name).type, None if table is None else table.column(name))
         if why is not None:
             found[name] = why
+    if table is not None and table.is_plain:
+        for column in table.columns:
+            is_domain = not column.exact.startswith(column.loose.split()[0])  # may have a default
+            if (
+                column.name not in columns
+                and column.not_null
+                and not (column.has_default or column.generated or is_domain)
+            ):
+                why = "is NOT NULL in the table and has no default there, but is not a column of the sink"
+                found[column.name] = why
     return found
 
 
