@@ -22,7 +22,7 @@ from sluicegate import (
     TransientError,
     UnavailableError,
 )
-from sluicegate.batcher import Adaptive
+from sluicegate.batcher import Adaptive, Reason
 from sluicegate.batcher.adaptive import (
     HOLD,
     TRIES,
@@ -34,6 +34,7 @@ from sluicegate.batcher.adaptive import (
     Try,
     WorkersControl,
 )
+from sluicegate.batcher.gathering.pack import Sealed
 from sluicegate.batcher.governor import Governor, load_of
 from sluicegate.errors import CircuitOpenError, TimedOutError, TooLargeError
 from sluicegate.sinks import MemorySink
@@ -419,13 +420,18 @@ def test_what_an_error_says_about_load(error: Exception, load: Load) -> None:
         assert load_of(wrapped) is load
 
 
-def governed(*, rests: bool, told: bool, errors: list[BaseException]) -> Setting:
+def sealed(*, of_tenant: bool = False, full: bool = True) -> Sealed[int]:
+    reason = Reason.SIZE if full else Reason.TIME
+    return Sealed([1], reason, 0, 0.0, 0.0, {}, owner=object() if of_tenant else None)
+
+
+def governed(*, rests: bool, told: bool, errors: list[BaseException]) -> Setting | None:
     """The settings after one attempt that follows a pause, and ten more without a pause, of one
     item each.
     """
     governor = Governor(Adaptive(), Limits(max_items=100, workers=8), MemorySink())
     for number in range(1 + TRIES):
-        one = governor.begins(1, float(number))
+        one = governor.begins(1, sealed(), float(number))
         governor.heard(one, errors)
         governor.ends(one, number + 1.0, rests=rests, told=told)
     return governor.setting
@@ -452,7 +458,7 @@ def test_what_a_tenant_tells() -> None:
     ):
         governor = Governor(Adaptive(), Limits(max_items=100, workers=8), MemorySink())
         for number in range(1 + TRIES):
-            one = governor.begins(1, float(number), of_tenant=True, full=full)
+            one = governor.begins(1, sealed(of_tenant=True, full=full), float(number))
             governor.heard(one, [] if error is None else [error])
             governor.ends(one, number + 1.0, rests=False, told=True)
         assert governor.setting == after, error

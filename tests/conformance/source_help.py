@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from tests.conformance.consumed_source import ConsumedSourceConformance
 
 from sluicegate.consumer import MemoryLog, MemorySource, TopicPartition
-from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOGS: dict[str, MemoryLog] = {}
 
 
-class MemorySourceSuite(SourceConformance):
+class MemorySourceSuite(ConsumedSourceConformance):
     """Run on virtual time."""
 
     capabilities = MemorySource.capabilities

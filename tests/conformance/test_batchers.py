@@ -7,11 +7,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conformance.batchers import BatcherConformance
 
 from sluicegate import Batcher, Observer
 from sluicegate.batcher import Tally
 from sluicegate.testing import FakeClock
-from sluicegate.testing.conformance.batchers import BatcherConformance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,6 +9,8 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance.subscription_locks import SubscriptionLocksConformance
+from tests.conformance.subscription_state import SubscriptionStateConformance
 from tests.postgres.streams.log_help import Log, installed
 from tests.postgres.subscriptions.frozen import MovedClock
 
@@ -16,8 +18,6 @@ from sluicegate._core.subscriptions import locked_slot
 from sluicegate.consumer import MemorySubscriptions
 from sluicegate.files import SQLiteSubscriptions
 from sluicegate.postgres import PostgresAccess, PostgresAdvisoryLocks, PostgresSubscriptions
-from sluicegate.testing.conformance.subscription_locks import SubscriptionLocksConformance
-from sluicegate.testing.conformance.subscription_state import SubscriptionStateConformance
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -10,12 +10,12 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conformance.subscription_locks import SubscriptionLocksConformance
+from tests.conformance.subscription_state import SubscriptionStateConformance
 from tests.postgres.subscriptions.frozen import MovedClock
 
 from sluicegate.batcher import LoopClock
 from sluicegate.consumer import MemorySubscriptions, Subscribed
-from sluicegate.testing.conformance.subscription_locks import SubscriptionLocksConformance
-from sluicegate.testing.conformance.subscription_state import SubscriptionStateConformance
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

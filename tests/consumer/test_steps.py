@@ -23,7 +23,6 @@ from sluicegate.consumer import (
     Skip,
     check,
     decode,
-    decode_by,
     skip_seen,
     with_steps,
 )
@@ -233,25 +232,6 @@ async def test_errors_of_decoders_are_about_the_data(
         raise error
 
     ran = await consume(fake_clock, records(("a", b"x")), Handled(), steps=[decode(function)])
-    assert (ran.report.counts.terminated, ran.report.counts.naks) == (1, 1)
-
-
-async def test_a_header_chooses_the_decoder(fake_clock: FakeClock) -> None:
-    """consumer/O29."""
-    handled = Handled()
-    step = decode_by("content-type", {"json": json.loads, "text": bytes.decode}, default=bytes.hex)
-    headers = [b"json", b"text", b"other", None]
-    given = [
-        Record("orders", 0, offset, "a", b"[1]", (("content-type", value),) if value else ())
-        for offset, value in enumerate(headers)
-    ]
-    await consume(fake_clock, given, handled, steps=[step])
-    assert handled.values == [[1], "[1]", "5b315d", "5b315d"]
-
-
-async def test_without_a_decoder_for_its_header_a_message_is_poison(fake_clock: FakeClock) -> None:
-    step = decode_by("content-type", {"json": json.loads})
-    ran = await consume(fake_clock, records(("a", b"[1]")), Handled(), steps=[step])
     assert (ran.report.counts.terminated, ran.report.counts.naks) == (1, 1)
 
 

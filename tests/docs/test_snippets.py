@@ -21,6 +21,7 @@ from sluicegate.consumer import MemoryLog, MemoryParkStore, MemorySource
 from sluicegate.consumer.jobs import EventContext, Incomplete, Interjector, JobScheduler
 from sluicegate.postgres import PostgresSink, install_streams
 from sluicegate.sinks import MemorySink
+from sluicegate.telemetry import alert_rules
 from sluicegate.testing.servers.program import free_port
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ def test_watch_with_prometheus(
     boards.run(runner, given, **{"/var/lib/grafana/dashboards": str(tmp_path)})
     assert len([*tmp_path.glob("sluicegate-*.json")]) == 4
     rules.run(runner, given, **{"/etc/prometheus": str(tmp_path)})
-    assert (tmp_path / "sluicegate.yml").read_text().startswith("groups:\n# Rules for batchers")
+    assert (tmp_path / "sluicegate.yml").read_text() == alert_rules()
 
 
 def test_why_is_it_stuck(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> None:

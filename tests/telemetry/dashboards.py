@@ -37,6 +37,7 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableRefresh,
     VariableSort,
 )
+from tests.telemetry.alerts import Alert, alerts_of
 
 from sluicegate.postgres.metrics.queue_definitions import QUEUES
 from sluicegate.postgres.metrics.stream_definitions import STREAM
@@ -46,7 +47,7 @@ from sluicegate.telemetry.consumer_metrics import CONSUMER
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from sluicegate.telemetry.metric import Alert, Catalogue, Metric
+    from sluicegate.telemetry.metric import Catalogue, Metric
 
 FOLDER = Path(__file__).parents[2] / "src" / "sluicegate" / "telemetry" / "dashboards"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -77,7 +78,7 @@ class Layout(NamedTuple):
     @property
     def alerts(self) -> tuple[Alert, ...]:
         """The alerts of its tables."""
-        return tuple(alert for catalogue in self.catalogues for alert in catalogue.alerts)
+        return tuple(alert for catalogue in self.catalogues for alert in alerts_of(catalogue))
 
 
 LAYOUTS = {

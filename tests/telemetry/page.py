@@ -11,11 +11,17 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sluicegate.telemetry.prometheus import all_catalogues
+from tests.telemetry.alerts import alerts_of
+
+from sluicegate.postgres.metrics.queue_definitions import QUEUES
+from sluicegate.postgres.metrics.stream_definitions import STREAM
+from sluicegate.telemetry.batcher_metrics import BATCHER
+from sluicegate.telemetry.consumer_metrics import CONSUMER
 
 if TYPE_CHECKING:
     from sluicegate.telemetry.metric import Catalogue, Metric
 
+CATALOGUES = (BATCHER, CONSUMER, STREAM, QUEUES)
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 TITLES = {
     "batcher": "Batchers and sinks",
@@ -36,7 +42,7 @@ alerts that read the metric.
 
 def page() -> str:
     """The text of the page."""
-    return "\n".join([TOP, *(_section(catalogue) for catalogue in all_catalogues())])
+    return "\n".join([TOP, *(_section(catalogue) for catalogue in CATALOGUES)])
 
 
 def _section(catalogue: Catalogue) -> str:
@@ -64,7 +70,7 @@ def _row(metric: Metric, catalogue: Catalogue) -> str:
         text += " Only with `tenants=`."
     alerts = [
         f"`{alert.name}`"
-        for alert in catalogue.alerts
+        for alert in alerts_of(catalogue)
         if re.search(rf"\b{name}(_bucket|_sum|_count)?\b", alert.condition)
     ]
     return f"| `{name}` | {kind} | {labels} | {text} | {', '.join(alerts)} |"

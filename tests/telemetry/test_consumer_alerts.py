@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import yaml
+from tests.telemetry.alerts import alerts_of
 from tests.telemetry.test_alerts import check_rules
 
 from sluicegate.telemetry.consumer_metrics import CONSUMER
@@ -82,7 +83,7 @@ def scenario(series: dict[str, str], *alerts: str) -> dict[str, object]:
 
 def test_every_rule_has_a_recorded_series() -> None:
     """consumer/O32."""
-    assert {alert.name for alert in CONSUMER.alerts} == set(ILL)
+    assert {alert.name for alert in alerts_of(CONSUMER)} == set(ILL)
 
 
 def test_each_rule_of_consumers_fires_on_its_recorded_series_alone(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import yaml
+from tests.telemetry.alerts import alerts_of
 from tests.telemetry.test_alerts import check_rules
 from tests.telemetry.test_consumer_alerts import scenario
 
@@ -83,7 +84,7 @@ ILL = {
 
 
 def test_every_rule_has_a_recorded_series() -> None:
-    assert {alert.name for alert in QUEUES.alerts} == set(ILL)
+    assert {alert.name for alert in alerts_of(QUEUES)} == set(ILL)
 
 
 def test_each_rule_of_queues_fires_on_its_recorded_series_alone(

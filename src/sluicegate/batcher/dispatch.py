@@ -30,7 +30,7 @@ from .gathering.make import gathering_for
 from .gathering.pack import Numbers
 from .gathering.tenants import TenantGatherer
 from .gathering.window import AddWindow
-from .governor import TryWatch
+from .governor import Governor
 from .item_mistakes import FailedFunction
 from .ledger import Ledger, Producers
 from .lifecycle import Lifecycle
@@ -68,7 +68,7 @@ class Dispatcher(Generic[T]):
         self.pressed = Signal()
         """Fires when `is_full` or `is_troubled` may have become true, or a shutdown begins."""
         self.monitor = Monitor(self, setup.sink)
-        self.tries = TryWatch(setup)
+        self.tries = Governor(setup.adaptive, setup.limits, setup.sink)
         self.window = AddWindow(self.ledger)
         self.numbers = Numbers()
         failed = FailedFunction(setup, self.books.unlisted)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .._core.errors import ErrorClass
     from .._core.outcome import Outcome
     from .gathering.pack import Matches, Sealed
-    from .governor import Running, TryWatch
+    from .governor import Governor, Running
     from .lifecycle import Lifecycle
     from .monitor import Monitor
     from .setup import Setup
@@ -51,7 +51,7 @@ class FlightHost(Protocol[T]):
     lifecycle: Lifecycle
     slots: FifoSlots
     monitor: Monitor
-    tries: TryWatch
+    tries: Governor
 
     @property
     def keeps_slot(self) -> bool: ...

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from .adaptive import Adaptive, Setting
     from .gathering.pack import Sealed
     from .limits import Limits
-    from .setup import Setup
 
 _FULL = frozenset({Reason.SIZE, Reason.BYTES})
 """Reasons of batches that were sealed because they were full."""
@@ -71,35 +70,44 @@ class Running:
 
 
 class Governor:
-    """Measures the attempts of one batcher, and keeps the setting."""
+    """Measures the attempts of one batcher, and keeps the setting. Without rules it measures
+    nothing.
+    """
 
-    def __init__(self, rules: Adaptive, limits: Limits, sink: object) -> None:
-        self._control = AdaptiveControl(rules, limits, patience=_patience(limits, sink))
+    def __init__(self, rules: Adaptive | None, limits: Limits, sink: object) -> None:
+        self._control = (
+            None
+            if rules is None
+            else AdaptiveControl(rules, limits, patience=_patience(limits, sink))
+        )
         self._classify = classifier_of(sink)
         self._running = 0
         self._quiet_since = -math.inf
 
     @property
-    def setting(self) -> Setting:
-        """The setting in force."""
-        return self._control.setting
+    def setting(self) -> Setting | None:
+        """The setting in force; `None` without rules."""
+        return None if self._control is None else self._control.setting
 
-    def begins(
-        self, items: int, now: float, *, of_tenant: bool = False, full: bool = True
-    ) -> Running:
-        """Begin an attempt of a batch that has a flush slot."""
+    def begins(self, items: int, sealed: Sealed[Any], now: float) -> Running | None:
+        """Begin an attempt of a batch that has a flush slot; `None` without rules."""
+        if self._control is None:
+            return None
         pause = 0.0 if self._running else now - self._quiet_since
         self._running += 1
-        return Running(now, pause, items, of_tenant, full)
+        return Running(now, pause, items, sealed.owner is not None, sealed.reason in _FULL)
 
-    def heard(self, one: Running, errors: Iterable[BaseException]) -> None:
+    def heard(self, one: Running | None, errors: Iterable[BaseException]) -> None:
         """Evaluate errors of a running attempt."""
-        one.heard(errors, self._classify)
+        if one is not None:
+            one.heard(errors, self._classify)
 
-    def ends(self, one: Running, now: float, *, rests: bool, told: bool) -> bool:
+    def ends(self, one: Running | None, now: float, *, rests: bool, told: bool) -> bool:
         """End an attempt (`rests`: in a backoff; `told`: counted); return whether the setting
         changed.
         """
+        if self._control is None or one is None:
+            return False
         in_flight = self._running
         self._running -= 1
         if not self._running:
@@ -136,34 +144,3 @@ def _sheds_load(error: BaseException) -> bool:
 def _patience(limits: Limits, sink: object) -> float:
     """Return the seconds that an attempt may take: its shortest timeout."""
     return min([limits.stretch, *stretch_limits(sink)])
-
-
-class TryWatch:
-    """The attempts of one batcher; without `adaptive` it does nothing."""
-
-    def __init__(self, setup: Setup[Any]) -> None:
-        adaptive = setup.adaptive
-        self._governor = None if adaptive is None else Governor(adaptive, setup.limits, setup.sink)
-
-    @property
-    def setting(self) -> Setting | None:
-        """The governor's setting; `None` without a governor."""
-        return None if self._governor is None else self._governor.setting
-
-    def begins(self, items: int, sealed: Sealed[Any], now: float) -> Running | None:
-        """Begin an attempt of this number of items of a batch."""
-        if self._governor is None:
-            return None
-        of_tenant, is_full = sealed.owner is not None, sealed.reason in _FULL
-        return self._governor.begins(items, now, of_tenant=of_tenant, full=is_full)
-
-    def heard(self, running: Running | None, errors: Iterable[BaseException]) -> None:
-        """Evaluate the errors of an attempt."""
-        if self._governor is not None and running is not None:
-            self._governor.heard(running, errors)
-
-    def ends(self, running: Running | None, now: float, *, rests: bool, told: bool) -> bool:
-        """End an attempt, in a backoff if it `rests`; return whether the setting has changed."""
-        if self._governor is None or running is None:
-            return False
-        return self._governor.ends(running, now, rests=rests, told=told)

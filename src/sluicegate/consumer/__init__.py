@@ -60,7 +60,7 @@ from .handling.results import (
     ToDeadLetter,
     UndecodableError,
 )
-from .handling.steps import Step, check, decode, decode_by, skip_seen, with_steps
+from .handling.steps import Step, check, decode, skip_seen, with_steps
 from .lanes.message import Message
 from .operating.probes import probes, serve_probes
 from .operating.report import DrainReport
@@ -130,7 +130,6 @@ __all__ = [
     "Unread",
     "check",
     "decode",
-    "decode_by",
     "probes",
     "serve_probes",
     "skip_seen",

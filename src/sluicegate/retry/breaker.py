@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from .._core import checks
@@ -25,7 +24,7 @@ from .circuit import Circuit, CircuitRules, CircuitState, Ticket, Verdict
 from .series import stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
     from .._core.batch import Batch
@@ -55,8 +54,6 @@ FINAL = frozenset({ErrorClass.PERMANENT, ErrorClass.UNKNOWN, ErrorClass.STOPPED}
 
 OPEN = Condition(DestinationState.CIRCUIT_OPEN, "too many calls failed or were slow")
 
-logger = logging.getLogger("sluicegate.breaker")
-
 
 @known_arguments()
 class CircuitBreaker(SinkDecorator):
@@ -76,14 +73,11 @@ class CircuitBreaker(SinkDecorator):
         open_for: seconds for which the circuit stays open, doubled after each failed probe. Default
             5.
         longest_open: upper limit of that time, in seconds; default 60.
-        probes: calls admitted as probes; this number of successes closes the circuit. Default 1.
         when_open: `"wait"` holds batches back, without their flush slots, until a call is admitted;
             `"raise"` gives them up at once with `CircuitOpenError`, which a `Retry` outside waits
             for without counting an attempt, and a `DeadLetter` outside takes. Default `"wait"`.
         classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
             the exception; called before the sink's own.
-        on_state: called with the new and the old `CircuitState` at each change, on the loop; must
-            return quickly. Its exceptions are logged.
 
     A call is one write of a batch. It fails when at least half of its items end in an error that is
     transient, unavailable, refused, unknown or unlisted, or when its transaction is lost. Permanent
@@ -110,10 +104,8 @@ class CircuitBreaker(SinkDecorator):
         min_calls: int = 20,
         open_for: float | timedelta = 5.0,
         longest_open: float | timedelta = 60.0,
-        probes: int = 1,
         when_open: WhenOpen = "wait",
         classify: Classifier | None = None,
-        on_state: Callable[[CircuitState, CircuitState], object] | None = None,
     ) -> None:
         self.rules = CircuitRules(
             failure_rate=checks.optional_share("failure_rate", failure_rate),
@@ -124,15 +116,12 @@ class CircuitBreaker(SinkDecorator):
             min_calls=checks.count("min_calls", min_calls),
             open_for=checks.seconds("open_for", open_for, usual=checks.LONG_TIMEOUT),
             longest_open=checks.seconds("longest_open", longest_open, usual=checks.LONG_PERIOD),
-            probes=checks.count("probes", probes),
         )
         self._check_rules()
         self.when_open = checks.choice("when_open", when_open, ("wait", "raise"))
-        for name, function in (("classify", classify), ("on_state", on_state)):
-            if function is not None and not callable(function):
-                raise checks.bad(name, function, "must be a function")
+        if classify is not None and not callable(classify):
+            raise checks.bad("classify", classify, "must be a function")
         self.classify = classify
-        self.on_state = on_state
 
     def _check_rules(self) -> None:
         rules = self.rules
@@ -309,7 +298,7 @@ class BreakerSink(WrappingSink[T]):
             before = circuit.state
             ticket = circuit.admit(clock.now())
             if before is not CircuitState.CLOSED:
-                self._tell(batch, before)
+                self._tell(batch)
             if ticket is not None:
                 return ticket, False
             if self._settings.when_open == "raise":
@@ -362,22 +351,15 @@ class BreakerSink(WrappingSink[T]):
     def _after(self, batch: Batch[T], ticket: Ticket, before: CircuitState) -> None:
         shared = self._shared
         if shared.has_told or shared.circuit.state is not before:
-            self._tell(batch, before)
+            self._tell(batch)
         if ticket.is_probe:
             shared.changed.fire()
 
-    def _tell(self, batch: Batch[T], before: CircuitState) -> None:
-        """Report the circuit's state to the batcher, and a change of it to `on_state`."""
-        state, on_state = self.state, self._settings.on_state
-        is_closed = state is CircuitState.CLOSED
+    def _tell(self, batch: Batch[T]) -> None:
+        """Report the circuit's state to the batcher."""
+        is_closed = self.state is CircuitState.CLOSED
         self._shared.note_report(is_closed=is_closed)
         batch.delivery.reported(self._shared, None if is_closed else OPEN)
-        if state is before or on_state is None:
-            return
-        try:
-            on_state(state, before)
-        except Exception:
-            logger.exception("on_state of %r raised", self._settings)
 
     def __repr__(self) -> str:
         return f"{self._settings!r}({self.inner!r})"

@@ -4,8 +4,8 @@
    opens when the failure rate, the slow rate or the number of failures in a row reaches its limit.
 2. *Open*: no call is admitted until its time is up. The first call after that makes the circuit
    half open.
-3. *Half open*: `probes` calls are admitted. When all of them have succeeded, the circuit closes; a
-   failed or slow probe opens it again, for twice as long.
+3. *Half open*: one call is admitted as a probe. If it succeeds, the circuit closes; a failed or slow
+   probe opens it again, for twice as long.
 4. A call whose result says nothing about the destination is not counted. If it was a probe, another
    call replaces it.
 5. The result of a call that was admitted before the last change of state is not counted.
@@ -29,7 +29,7 @@ class CircuitState(enum.Enum):
     """State of a circuit breaker.
 
     `CLOSED` admits every write and counts failures. `OPEN` admits none for `open_for` seconds.
-    `HALF_OPEN` admits a few probes, whose results close or open it.
+    `HALF_OPEN` admits one probe, whose result closes or opens it.
     """
 
     CLOSED = "closed"
@@ -57,7 +57,6 @@ class CircuitRules:
     min_calls: int
     open_for: float
     longest_open: float
-    probes: int
 
 
 class Ticket(NamedTuple):
@@ -120,8 +119,7 @@ class Circuit:
         self._window = CallWindow(rules.window)
         self._in_a_row = 0
         self._openings = 0
-        self._out = 0
-        self._succeeded = 0
+        self._is_probing = False
 
     def admit(self, now: float) -> Ticket | None:
         """Admit a call, or return `None` to refuse it."""
@@ -131,9 +129,9 @@ class Circuit:
             if now < self.opened_until:
                 return None
             self._enter(CircuitState.HALF_OPEN)
-        if self._out + self._succeeded >= self._rules.probes:
+        if self._is_probing:
             return None
-        self._out += 1
+        self._is_probing = True
         return Ticket(now, self._era, is_probe=True)
 
     def retry_at(self) -> float:
@@ -169,14 +167,12 @@ class Circuit:
             self._call_ended(now, failed=verdict is Verdict.FAILURE, slow=slow)
 
     def _probe_ended(self, now: float, verdict: Verdict, *, slow: bool) -> None:
-        self._out -= 1
+        self._is_probing = False
         if verdict is Verdict.FAILURE or slow:
             self._open(now)
         elif verdict is Verdict.SUCCESS:
-            self._succeeded += 1
-            if self._succeeded == self._rules.probes:
-                self._openings = 0
-                self._enter(CircuitState.CLOSED)
+            self._openings = 0
+            self._enter(CircuitState.CLOSED)
 
     def _call_ended(self, now: float, *, failed: bool, slow: bool) -> None:
         self._window.add(now, failed=failed, slow=slow)
@@ -210,5 +206,4 @@ class Circuit:
         self._era += 1
         self._window = CallWindow(self._rules.window)
         self._in_a_row = 0
-        self._out = 0
-        self._succeeded = 0
+        self._is_probing = False

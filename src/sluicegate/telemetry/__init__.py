@@ -1,10 +1,9 @@
 """Telemetry: metrics, traces, alert rules and dashboards.
 
-- `metric`: a metric and an alert as rows of a table; `batcher_metrics`, `consumer_metrics`: the
-  tables.
+- `metric`: a metric as a row of a table; `batcher_metrics`, `consumer_metrics`: the tables.
 - `observers`, `readings`: events and values of watched objects.
 - `prometheus`, `otel`: the exporters.
-- `grafana`: dashboards, made from the tables.
+- `data`: the alert rules and the dashboards.
 - `tracing`, `consumer_tracing`: spans.
 """
 
@@ -12,19 +11,19 @@ from typing import TYPE_CHECKING
 
 from .._core.public import later, publish_all
 from .observers import Observed
-from .prometheus import Metrics, PrometheusConsumerObserver, PrometheusObserver, alert_rules
+from .prometheus import Metrics, PrometheusConsumerObserver, PrometheusObserver
 from .tracing import Tracing, traced
 
 if TYPE_CHECKING:
     from .consumer_tracing import ConsumerTracing
-    from .grafana import grafana_dashboards
+    from .data import alert_rules, grafana_dashboards
     from .otel import OpenTelemetryConsumerObserver, OpenTelemetryObserver
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
             "consumer_tracing": ["ConsumerTracing"],
-            "grafana": ["grafana_dashboards"],
+            "data": ["alert_rules", "grafana_dashboards"],
             "otel": ["OpenTelemetryConsumerObserver", "OpenTelemetryObserver"],
         },
     )

@@ -1,4 +1,4 @@
-"""The table of metrics and alert rules of a batcher."""
+"""The table of metrics of a batcher."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from .._core.delivery.host import DestinationState
 from .._core.errors import ErrorClass
 from .._core.outcome import Outcome
-from .metric import EVENT, TIMES, Alert, Catalogue, Metric, Values
+from .metric import EVENT, TIMES, Catalogue, Metric, Values
 
 RETRIED = (
     ErrorClass.TRANSIENT,
@@ -132,100 +132,10 @@ _METRICS = (
            {outcome.value: f"tally.{outcome.value}" for outcome in Outcome},
            ("outcome",), "Items by outcome."),
 )
-_ALERTS = (
-    Alert("BatcherBatchesSmall", "info", "10m",
-          "histogram_quantile(0.5, rate(batcher_batch_size_items_bucket[10m])) < 0.1 *"
-          " (batcher_max_items <= 100000)"
-          " and rate(batcher_enqueued_total[10m]) > 1000"
-          ' unless sum without (reason) (rate(batcher_flush_total{reason="bytes"}[10m])) > 0'
-          " unless batcher_spool_items",
-          "half of the batches hold less than a tenth of max_items although there are many items;"
-          " try a longer max_delay or a smaller max_items"),
-    Alert("BatcherBatchesLarge", "info", "10m",
-          "histogram_quantile(0.5, rate(batcher_batch_size_items_bucket[10m])) > 0.5 *"
-          " batcher_max_items"
-          " and rate(batcher_batch_size_items_sum[10m]) /"
-          " rate(batcher_batch_size_items_count[10m]) > 0.5 * batcher_max_items"
-          " and rate(batcher_enqueued_total[10m]) > 1000",
-          "half of the batches hold more than half of max_items; there is no room for a burst"),
-    Alert("BatcherFlushSlow", "info", "10m",
-          "histogram_quantile(0.99, sum without (result)"
-          " (rate(batcher_flush_duration_seconds_bucket[10m]))) > (batcher_max_delay_seconds > 0)"
-          " and sum without (reason) (increase(batcher_flush_total[10m])) > 100"
-          " unless batcher_spool_items",
-          "one write in a hundred takes longer than max_delay, so batches wait for a worker",
-          "how-to/runbook.md#a-slow-destination"),
-    Alert("BatcherOnlySizeTrigger", "info", "30m",
-          'sum without (reason) (rate(batcher_flush_total{reason=~"size|bytes"}[30m])) / sum'
-          " without (reason) (rate(batcher_flush_total[30m])) > 0.99"
-          " and rate(batcher_enqueued_total[30m]) > 1000",
-          "every batch is full; the producers are at the limit of the destination"),
-    Alert("BatcherOnlyTimeTrigger", "info", "30m",
-          'sum without (reason) (rate(batcher_flush_total{reason="time"}[30m])) / sum without'
-          " (reason) (rate(batcher_flush_total[30m])) > 0.99"
-          " and rate(batcher_enqueued_total[30m]) > 1000 unless batcher_spool_items",
-          "no batch is full although there are many items; is max_items out of reach, or"
-          " max_delay too short?"),
-    Alert("BatcherQueueFilling", "info", "5m",
-          "batcher_queue_depth / batcher_queue_capacity_items > 0.5",
-          "the ledger is more than half full",
-          "how-to/runbook.md#a-slow-destination"),
-    Alert("BatcherLosing", "critical", "",
-          "sum by (name) (increase(batcher_lost_total[10m])) > 0",
-          "items were rejected, dropped, returned unsent or left in an unknown state, and no"
-          " source has them",
-          "how-to/operate.md#items-fail"),
-    Alert("BatcherDeadLetters", "warning", "5m",
-          'sum by (name) (rate(batcher_items_total{outcome="dead_lettered"}[5m])) > 0.1',
-          "{{ $value }} dead letters per second",
-          "how-to/runbook.md#a-flood-of-dead-letters"),
-    Alert("BatcherKeysHeld", "warning", "10m",
-          "batcher_held_keys > 0",
-          "{{ $value }} keys are held since an item of them failed; repair, bring its letters"
-          " back, and let them go",
-          "how-to/bring-dead-letters-back.md#in-order-per-key"),
-    Alert("BatcherTenantFilling", "warning", "5m",
-          'batcher_tenant_pending_items{tenant!="other"} / on (name) group_left'
-          " batcher_queue_capacity_items > 0.5",
-          "tenant {{ $labels.tenant }} fills more than half of the ledger; give tenants a cap",
-          "how-to/share-between-tenants.md#what-happens-when-it-is-full"),
-    Alert("BatcherDestinationUnavailable", "warning", "2m",
-          'batcher_destination_state{state=~"unavailable|circuit_open"} > 0',
-          "the destination is down, locked or silent; the log has the error of the last attempt",
-          "how-to/runbook.md#nothing-is-delivered"),
-    Alert("BatcherOutage", "critical", "3m",
-          # a batch is not backing off while it probes the destination
-          "max_over_time(batcher_backing_off_items[2m]) > 0"
-          " and on (name) rate(batcher_flushed_ok_total[2m]) == 0",
-          "nothing was delivered for five minutes, and items wait for another try",
-          "how-to/runbook.md#nothing-is-delivered"),
-    Alert("BatcherDestinationRefuses", "critical", "1m",
-          'batcher_destination_state{state="refused"} > 0',
-          "the destination refuses every write until an operator repairs it; the log says what to"
-          " do",
-          "how-to/runbook.md#a-refusal"),
-    Alert("BatcherSpoolFilling", "warning", "5m",
-          "batcher_spool_fill_ratio > 0.8",
-          "the spool is more than four fifths full; at its bound producers wait or are refused",
-          "how-to/runbook.md#nothing-is-delivered"),
-    Alert("BatcherSpoolOld", "warning", "5m",
-          "batcher_spool_oldest_age_seconds > 3600",
-          "the oldest item in the spool has not been sent for more than an hour; see the"
-          " destination of the batcher that sends it",
-          "how-to/runbook.md#nothing-is-delivered"),
-    Alert("BatcherSpoolParked", "warning", "10m",
-          "batcher_spool_parked_items > 0",
-          "{{ $value }} items of the spool could not be delivered; repair and replay them",
-          "how-to/spool.md#parked-items"),
-)
 # fmt: on
 
 BATCHER = Catalogue(
     "batcher",
     _METRICS,
-    "Rules for batchers. The rules of severity info say whether batching pays, in each process; "
-    "their floors of traffic keep them silent for a quiet service, whose batches are small and "
-    "whose writes are few.",
-    _ALERTS,
     by_tenant=(TENANT_ITEMS, TENANT_PENDING_ITEMS),
 )

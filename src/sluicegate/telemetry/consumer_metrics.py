@@ -1,4 +1,4 @@
-"""The table of metrics and alert rules of a consumer.
+"""The table of metrics of a consumer.
 
 `source_*` count the records of the source by result; `consumer_*` describe the consumer itself.
 Durations of handlers cost two clock readings per turn, and exist only if an observer has
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .metric import EVENT, TIMES, Alert, Catalogue, Metric, Values
+from .metric import EVENT, TIMES, Catalogue, Metric, Values
 
 PARTITION = ("topic", "partition")
 STATES = ("opening", "ready", "not_ready", "draining")
@@ -122,60 +122,9 @@ _METRICS = (
     Metric("consumer_deaf", "counter", "{handler}", "counts.deaf", (),
            "Handlers that did not end although they were cancelled."),
 )
-_ALERTS = (
-    Alert("ConsumerStalled", "critical", "1m",
-          "consumer_stalled > 0",
-          "nothing has been settled for stall_after seconds although there is work; the log and"
-          " explain() name what it waits for"),
-    Alert("ConsumerLagGrowing", "warning", "15m",
-          "sum by (name) (deriv(source_lag[30m])) > 1"
-          " and on (name) sum by (name) (source_lag) > 10000",
-          "the lag grows by {{ $value }} messages a second; handlers are slower than the"
-          " producers"),
-    Alert("ConsumerBehind", "warning", "5m",
-          "max by (name, topic, partition) (source_oldest_age_seconds) > 300",
-          "the oldest unfinished record of {{ $labels.topic }}/{{ $labels.partition }} is {{"
-          " $value }} s old"),
-    Alert("ConsumerPositionStands", "warning", "1m",
-          "max by (name, topic, partition) (consumer_head_age_seconds) > 600",
-          "the position of {{ $labels.topic }}/{{ $labels.partition }} has not moved for ten"
-          " minutes; explain() names the record that it waits for"),
-    Alert("ConsumerKeysBlocked", "warning", "5m",
-          'sum by (name) (consumer_messages{place="blocked"}) > 0',
-          "{{ $value }} messages that cannot be handled block their keys; repair, then unblock"
-          " them"),
-    Alert("ConsumerKeysParked", "warning", "10m",
-          "consumer_parked_keys > 0",
-          "{{ $value }} keys are parked; repair, then unpark them"),
-    Alert("ConsumerDeadLetters", "warning", "5m",
-          "sum by (name) (rate(consumer_letters_total[5m])) > 0.1",
-          "{{ $value }} dead letters per second"),
-    Alert("ConsumerGivesUp", "critical", "",
-          'sum by (name) (increase(source_term_total{fate="terminated"}[10m])) > 0',
-          "messages were given up without a dead letter; the log names them"),
-    Alert("ConsumerCommitsFail", "critical", "2m",
-          "sum by (name) (increase(source_failed_total[5m])) > 0"
-          " and on (name) sum by (name) (increase(source_commits_total[5m])) == 0",
-          "commits fail and none succeeds; after a crash, what has been handled since would run"
-          " again"),
-    Alert("ConsumerMapCut", "warning", "5m",
-          "max by (name, topic, partition) (consumer_map_cut) > 0",
-          "the map of {{ $labels.topic }}/{{ $labels.partition }} does not fit its commit; after"
-          " a crash, records behind the first unfinished one would run again"),
-    Alert("ConsumerHandlersDeaf", "warning", "",
-          "sum by (name) (increase(consumer_deaf_total[10m])) > 0",
-          "a handler ignores its cancellation, and keeps its key until it ends; the log names its"
-          " message"),
-    Alert("ConsumerNotReady", "critical", "5m",
-          'sum by (name) (consumer_state{state=~"opening|not_ready"}) > 0',
-          "a consumer has not been ready for five minutes; health() says why"),
-)
 # fmt: on
 
 CONSUMER = Catalogue(
     "consumer",
     _METRICS,
-    "The health rules of a consumer. Adjust the thresholds of lag, age and dead letters to your "
-    "topics.",
-    _ALERTS,
 )

@@ -1,6 +1,6 @@
-"""Metrics and alert rules as rows of a table: one table for each kind of watched object.
+"""Metrics as rows of a table: one table for each kind of watched object.
 
-1. All exporters, `alert_rules`, the dashboards and the reference page are made from the rows.
+1. All exporters, the dashboards and the reference page are made from the rows.
 2. A row without a `value` is counted when its event happens; the value of any other is read from
    the object's `stats()` on demand, and costs nothing until then.
 3. OpenTelemetry's name is the Prometheus name with a dot after its first word and without the unit:
@@ -87,28 +87,11 @@ class Metric(NamedTuple):
         }
 
 
-class Alert(NamedTuple):
-    """A row: an alert rule for Prometheus."""
-
-    name: str
-    level: Literal["info", "warning", "critical"]
-    lasts: str
-    """How long the condition must hold; empty: it fires at once."""
-    condition: str
-    summary: str
-    """What it means, and what to do; follows the name of the object."""
-    runbook: str = ""
-    """The page and section of the documentation with the steps."""
-
-
 class Catalogue(NamedTuple):
     """The table of one kind of watched object."""
 
     name: str
     metrics: tuple[Metric, ...]
-    rules_about: str
-    """The comment of its alert rules."""
-    alerts: tuple[Alert, ...]
     by_tenant: tuple[Metric, ...] = ()
     """Exist only if an observer has `tenants`: a counter of items, and a gauge of items inside."""
 

@@ -1,4 +1,4 @@
-"""Metrics and alert rules for Prometheus.
+"""Metrics for Prometheus.
 
 A scrape runs in any thread, and may read a batcher in the middle of a step. It never fails because
 of that, and no counter decreases: Prometheus would treat a decrease as a counter reset, and count
@@ -25,7 +25,6 @@ import asyncio
 import os
 import threading
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge
     from prometheus_client.core import Metric as Family
 
-    from .metric import Alert, Catalogue, Labels, Metric
+    from .metric import Catalogue, Labels, Metric
     from .readings import Series, StateReading
 
 REFRESH_SECONDS = 1.0
@@ -403,44 +402,3 @@ class _Mirror:
             if more > 0:
                 child.inc(more)
                 self._counted[series] = count
-
-
-def alert_rules() -> str:
-    """Return the rules file for Prometheus as YAML text, with one group each for batchers,
-    consumers, logs of streams and queues. Write it to a path in your `rule_files`, and adjust the
-    thresholds to your limits.
-    """
-    return "groups:\n" + "".join([_group(catalogue) for catalogue in all_catalogues()])
-
-
-def all_catalogues() -> list[Catalogue]:
-    """Return the tables of all metrics; those of a technology are loaded for it."""
-    elsewhere = [
-        ("sluicegate.postgres.metrics.stream_definitions", "STREAM"),
-        ("sluicegate.postgres.metrics.queue_definitions", "QUEUES"),
-    ]
-    return [
-        BATCHER,
-        CONSUMER,
-        *(getattr(import_module(module), name) for module, name in elsewhere),
-    ]
-
-
-def _group(catalogue: Catalogue) -> str:
-    suffix = "" if catalogue is BATCHER else f"-{catalogue.name}"
-    head = f"# {catalogue.rules_about}\n  - name: sluicegate{suffix}\n    rules:\n"
-    return head + "".join([_rule(alert) for alert in catalogue.alerts])
-
-
-def _rule(alert: Alert) -> str:
-    lasts = f"        for: {alert.lasts}\n" if alert.lasts else ""
-    runbook = f'          runbook: "{alert.runbook}"\n' if alert.runbook else ""
-    return (
-        f"      - alert: {alert.name}\n"
-        f"        expr: {alert.condition}\n"
-        f"{lasts}"
-        f"        labels: {{severity: {alert.level}}}\n"
-        "        annotations:\n"
-        f'          summary: "{{{{ $labels.name }}}}: {alert.summary}"\n'
-        f"{runbook}"
-    )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import pytest
+from tests.conformance.consumed_source import ConsumedSourceConformance
 
 from sluicegate.consumer import Fetched, Position, Record, TopicPartition, UndecodableRecord
 from sluicegate.files import FileSource, SQLiteSubscriptions
@@ -22,7 +23,6 @@ from sluicegate.files.source.catalog import consumer_position
 from sluicegate.files.source.holding import FileReading
 from sluicegate.files.source.options import FileOptions
 from sluicegate.files.source.readers import RowChunk
-from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -102,7 +102,7 @@ class Growing:
         """No file is open."""
 
 
-class TestFileSource(SourceConformance):
+class TestFileSource(ConsumedSourceConformance):
     """A topic is a directory; a partition is a file."""
 
     capabilities = FileSource.capabilities

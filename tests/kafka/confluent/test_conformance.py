@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
+from tests.conformance.consumed_source import ConsumedSourceConformance
 from tests.kafka.confluent.confluent_help import lose, source_of, stored
 from tests.kafka.source import kafka_help
 
 from sluicegate.kafka import ConfluentKafkaSource
-from sluicegate.testing.conformance import SourceConformance
 from sluicegate.testing.conformance.source.claims import ClaimTests
 from sluicegate.testing.conformance.source.delivery import (
     CommitTests,
@@ -85,14 +85,14 @@ class TestPartsByTheBroker(Groups, ClaimTests):
 
 
 @pytest.mark.long
-class TestCooperative(Groups, SourceConformance):
+class TestCooperative(Groups, ConsumedSourceConformance):
     """The whole suite."""
 
     protocol = "cooperative"
 
 
 @pytest.mark.long
-class TestByTheBroker(Groups, SourceConformance):
+class TestByTheBroker(Groups, ConsumedSourceConformance):
     """The whole suite."""
 
     protocol = "consumer"

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance.consumed_source import ConsumedSourceConformance
 from tests.kafka.source import kafka_help
 
 from sluicegate.kafka import KafkaAccess, KafkaSource
-from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka
 
 
-class TestKafkaSource(SourceConformance):
+class TestKafkaSource(ConsumedSourceConformance):
     """All sources of a topic are members of the group of its name."""
 
     capabilities = KafkaSource.capabilities

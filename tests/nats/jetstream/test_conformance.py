@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 from nats.js.api import StreamConfig, SubjectTransform
 from nats.js.errors import NotFoundError
+from tests.conformance.consumed_source import ConsumedSourceConformance
 from tests.nats.jetstream.dense_help import DenseSource, DenseTopic, publish_raw, token_in
 
 import nats
 from sluicegate.consumer import Position, TopicPartition
 from sluicegate.nats import JetStreamSource, partitioned
-from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 
 
-class TestJetStreamSource(SourceConformance):
+class TestJetStreamSource(ConsumedSourceConformance):
     """A topic is a stream; all sources of it are one group."""
 
     capabilities = DenseSource.capabilities

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance.subscription_locks import SubscriptionLocksConformance
+from tests.conformance.subscription_state import SubscriptionStateConformance
 from tests.postgres.streams.log_help import Log, installed
 
 from sluicegate import ConfigError
 from sluicegate._core.subscriptions import locked_slot
 from sluicegate.postgres import PostgresAdvisoryLocks, PostgresSubscriptions
-from sluicegate.testing.conformance.subscription_locks import SubscriptionLocksConformance
-from sluicegate.testing.conformance.subscription_state import SubscriptionStateConformance
 
 if TYPE_CHECKING:
     from collections.abc import Collection

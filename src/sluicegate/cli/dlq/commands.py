@@ -114,7 +114,7 @@ async def _list(options: argparse.Namespace, store: Store) -> int:
             print(json_of(letter) if options.json else encodable(line_of(letter)))
     say(f"{number} dead letters")
     if not number and not is_mistaken:
-        await say_why_none(selection, store)
+        await say_why_none(store)
     return OK
 
 
@@ -155,7 +155,7 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
     if replay.stopped_by is not None:
         return INCOMPLETE
     if not replay.endings and not replay.order.held_back:
-        await say_why_none(selection, store)
+        await say_why_none(store)
     return (
         OK
         if not replay.order.held_back
@@ -197,7 +197,7 @@ async def _dry_run(
         f"{interrupted} of {number} may have been delivered already"
     )
     if not number and not order.held_back:
-        await say_why_none(selection, store)
+        await say_why_none(store)
     for line in stops_of(order):
         say(line)
     return INCOMPLETE if bad or order.held_back else OK
@@ -233,7 +233,7 @@ async def _find(options: argparse.Namespace, selection: Selection) -> _Found | i
         if found.keys:
             say(f"would remove {found}")
         else:
-            await say_why_none(selection, store)
+            await say_why_none(store)
             say("nothing to remove")
         return INCOMPLETE if say_unreadable(store) else OK
 

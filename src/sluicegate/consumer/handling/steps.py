@@ -53,7 +53,7 @@ from .results import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from ..._core.source import SourceRecord
     from ..lanes.message import Message
@@ -221,35 +221,6 @@ async def _decode_later(message: Message, decoding: Awaitable[object]) -> None:
     except Exception as error:
         refuse(DecodeError, "the value cannot be decoded", error)
     message.decoded(decoded)
-
-
-def decode_by(
-    header: str,
-    functions: Mapping[str, Callable[[Any], object]],
-    default: Callable[[Any], object] | None = None,
-) -> Step:
-    """Return a step that selects the decoding function by a header.
-
-    Args:
-        header: the name of the header, such as `content-type`.
-        functions: the function for each value of the header, as for `decode`.
-        default: the function for other values, and for messages without the header. Without a
-            default they are poison: `DecodeError`.
-
-    Raises `ConfigError` for a bad argument.
-    """
-    name = checks.text("header", header)
-    steps = {given: decode(function) for given, function in functions.items()}
-    otherwise = None if default is None else decode(default)
-
-    def decode_value(message: Message) -> object:
-        given = message.header(name)
-        step = otherwise if given is None else steps.get(given, otherwise)
-        if step is None:
-            raise DecodeError(f"no function for the header {name!r} of {checks.shown(given)}")
-        return step(message)
-
-    return decode_value
 
 
 def check(validator: Callable[[Any], object]) -> Step:

@@ -10,9 +10,8 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from ..._core.order.keys import PLAIN
-from ..._core.runtime.loops import Exit
 from .keys import alone
-from .schedule import Broken, Schedule
+from .schedule import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -54,36 +53,13 @@ class ArrivalSchedule(Schedule):
         """Queue the records in `ready`. The hot path."""
         self.ready.extend(map(self.message_type, keys, sizes, records, repeat(claim), indices))
 
-    def _without_broken(
-        self,
-        claim: Claim,
-        records: Sequence[SourceRecord],
-        sizes: Sequence[int],
-        indices: Sequence[int],
-        broken: list[Broken],
-    ) -> tuple[list[SourceRecord], list[int], list[int], list[Hashable]]:
-        """As for other schedules; but no key is busy, and a record without a size keeps its key, by
-        which it may be parked.
+    def _broken(
+        self, key: Hashable, size: int, record: SourceRecord, claim: Claim, index: int
+    ) -> Message:
+        """Return the message of a record without a key or a size. No key is busy, and a record
+        without a size keeps its key, by which it may be parked.
         """
-        good: list[tuple[SourceRecord, int, int, Hashable]] = []
-        for record, size, index in zip(records, sizes, indices, strict=True):
-            error = self.sizes.errors.get(record.offset)
-            try:
-                name = self._lane_of(record)
-            except BaseException as raised:  # it becomes the reason of a dead letter
-                if isinstance(raised, Exit):
-                    raise
-                name, error = alone(record), raised
-            if error is None:
-                good.append((record, size, index, name))
-            else:
-                broken.append(Broken(self.message_type(name, size, record, claim, index), error))
-        return (
-            [each[0] for each in good],
-            [each[1] for each in good],
-            [each[2] for each in good],
-            [each[3] for each in good],
-        )
+        return self.message_type(key, size, record, claim, index)
 
     def acknowledge(self, message: Message) -> bool:
         """Settle a message; return false if it is already settled or its claim has ended."""

@@ -227,20 +227,32 @@ class Schedule:
         """
         good: list[tuple[SourceRecord, int, int, Hashable]] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
+            error = self.sizes.errors.get(record.offset)
             try:
-                good.append((record, size, index, self._lane_of_sized(record)))
-            except BaseException as error:  # it becomes the reason of a dead letter
-                if isinstance(error, Exit):
+                key = self._lane_of(record)
+            except BaseException as raised:  # it becomes the reason of a dead letter
+                if isinstance(raised, Exit):
                     raise
-                message = Message(alone(record), size, record, claim, index)
-                claim.lanes.active.add(message.lane_key)
-                broken.append(Broken(message, error))
+                key, error = alone(record), error or raised
+            if error is None:
+                good.append((record, size, index, key))
+            else:
+                broken.append(Broken(self._broken(key, size, record, claim, index), error))
         return (
             [each[0] for each in good],
             [each[1] for each in good],
             [each[2] for each in good],
             [each[3] for each in good],
         )
+
+    def _broken(
+        self, key: Hashable, size: int, record: SourceRecord, claim: Claim, index: int
+    ) -> Message:
+        """Return the message of a record without a key or a size, in a lane of its own."""
+        del key
+        message = Message(alone(record), size, record, claim, index)
+        claim.lanes.active.add(message.lane_key)
+        return message
 
     def _queue(
         self,
@@ -300,11 +312,6 @@ class Schedule:
         if self.parked:
             looks.append(self.parked.note)
         return looks
-
-    def _lane_of_sized(self, record: SourceRecord) -> Hashable:
-        if (error := self.sizes.errors.get(record.offset)) is not None:
-            raise error
-        return self._lane_of(record)
 
     # -- the end of a turn -------------------------------------------------------------------------
 

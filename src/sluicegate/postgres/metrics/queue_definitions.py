@@ -1,4 +1,4 @@
-"""The table of metrics and alert rules of queues, read from `QueueMonitor.stats()`.
+"""The table of metrics of queues, read from `QueueMonitor.stats()`.
 
 Several monitors of one schema have the same values, so the greatest value per name is shown.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...telemetry.metric import Alert, Catalogue, Metric, Values
+from ...telemetry.metric import Catalogue, Metric, Values
 
 
 def _is_up(stats: Any) -> Values:
@@ -54,52 +54,9 @@ _METRICS = (
     Metric("queue_monitor_failures", "counter", "{poll}", "failed", (),
            "Failed queries of the queues, or of one of them."),
 )
-_ALERTS = (
-    Alert("QueueStandsStill", "warning", "5m",
-          "max by (name, queue) (queue_oldest_ready_seconds) > 300"
-          " unless on (name, queue) max by (name, queue) (queue_paused) > 0",
-          "a key of {{ $labels.queue }} has been ready for {{ $value }} s and is not handled;"
-          " `sluicegate queue explain` says why"),
-    Alert("QueueWithoutConsumers", "critical", "5m",
-          "(max by (name, queue) (queue_ready_keys) + max by (name, queue)"
-          " (queue_unmerged_bells)) > 0"
-          " and on (name, queue) max by (name, queue) (queue_members) == 0"
-          " and on (name, queue) max by (name, queue) (queue_leases) == 0"
-          " unless on (name, queue) max by (name, queue) (queue_paused) > 0",
-          "no consumer serves {{ $labels.queue }}, which has jobs to handle"),
-    Alert("QueueKeysStopped", "warning", "10m",
-          "max by (name, queue) (queue_blocked_keys) + max by (name, queue) (queue_parked_keys) >"
-          " 0",
-          "{{ $value }} keys of {{ $labels.queue }} are blocked or parked; repair, then unblock"
-          " or unpark them"),
-    Alert("QueueDeadLettersRising", "warning", "",
-          "max by (name, queue) (delta(queue_dead_letters[15m])) > 0",
-          "jobs of {{ $labels.queue }} became dead letters; repair, then redrive or purge them"),
-    Alert("QueueSlotsUnowned", "critical", "5m",
-          "max by (name, queue) (queue_unowned_slots) > 0"
-          " and on (name, queue) max by (name, queue) (queue_members) > 0"
-          " unless on (name, queue) max by (name, queue) (queue_paused) > 0",
-          "{{ $value }} slots of {{ $labels.queue }} have no consumer that was seen, and their"
-          " keys wait; move them"),
-    Alert("QueueTableBloated", "warning", "10m",
-          'max by (name, table) (queue_table_dead_rows{table="job"}) > 200000 or max by (name,'
-          ' table) (queue_table_dead_rows{table=~"lane|bell"}) > 50000',
-          "{{ $labels.table }} has {{ $value }} dead rows that vacuum does not remove; look for"
-          " an old open transaction or replication slot"),
-    Alert("QueueUnknown", "warning", "10m",
-          "max by (name, queue) (queue_paused)"
-          " unless on (name, queue) max by (name, queue) (queue_jobs)",
-          "{{ $labels.queue }} cannot be read in time, so its other alerts are silent; the"
-          " monitor's log says why"),
-    Alert("QueueWatchFails", "warning", "5m",
-          "max by (name) (queue_up) == 0",
-          "the queues cannot be polled, so their alerts are silent; the monitor's log says why"),
-)
 # fmt: on
 
 QUEUES = Catalogue(
     "queue",
     _METRICS,
-    "The health rules of queues. Adjust the thresholds to your queues.",
-    _ALERTS,
 )

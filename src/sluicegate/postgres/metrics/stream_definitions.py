@@ -1,4 +1,4 @@
-"""The table of metrics and alert rules of logs of streams, read from `StreamMonitor.stats()`.
+"""The table of metrics of logs of streams, read from `StreamMonitor.stats()`.
 
 Several monitors of one log have the same values, so the greatest value per name is shown.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...telemetry.metric import Alert, Catalogue, Metric, Values
+from ...telemetry.metric import Catalogue, Metric, Values
 
 
 def _is_up(stats: Any) -> Values:
@@ -59,47 +59,9 @@ _METRICS = (
     Metric("stream_monitor_failures", "counter", "{poll}", "failed", (),
            "Failed queries of the log, or of a subscription's backlog."),
 )
-_ALERTS = (
-    Alert("StreamLagging", "warning", "5m",
-          "max by (name, subscription) (stream_lag_seconds) > 300"
-          " unless on (name, subscription) max by (name, subscription) (stream_paused) > 0",
-          "the oldest message that {{ $labels.subscription }} has not handled is {{ $value }} s"
-          " old"),
-    Alert("StreamWithoutMembers", "critical", "5m",
-          "max by (name, subscription) (stream_lag_messages) > 0"
-          " and on (name, subscription) max by (name, subscription) (stream_members) == 0"
-          " unless on (name, subscription) max by (name, subscription) (stream_paused) > 0",
-          "no process serves {{ $labels.subscription }}, which has messages to handle"),
-    Alert("StreamMessagesMissed", "critical", "",
-          "max by (name, subscription) (delta(stream_missed_messages[15m])) > 0",
-          "messages were deleted before {{ $labels.subscription }} had handled them"),
-    Alert("StreamHorizonStands", "warning", "1m",
-          "max by (name) (stream_horizon_age_seconds) > 60",
-          "an open transaction that appends has held the horizon for {{ $value }} s, and all"
-          " subscriptions with it; the view appender names its pid"),
-    Alert("StreamKeysParked", "warning", "10m",
-          "max by (name, consumer) (stream_parked_keys) > 0",
-          "{{ $value }} keys of {{ $labels.consumer }} are parked; repair, then unpark them"),
-    Alert("StreamTableBloated", "warning", "10m",
-          "max by (name, table)"
-          ' (stream_table_dead_rows{table=~"subscription_slot|subscription_member"}) > 50000',
-          "{{ $labels.table }} has {{ $value }} dead rows that vacuum does not remove; look for"
-          " an old open transaction or replication slot"),
-    Alert("StreamLagUnknown", "warning", "10m",
-          "max by (name, subscription) (stream_paused)"
-          " unless on (name, subscription) max by (name, subscription) (stream_lag_messages)",
-          "what {{ $labels.subscription }} has not handled cannot be counted in time, so its"
-          " other alerts are silent; the monitor's log says why"),
-    Alert("StreamWatchFails", "warning", "5m",
-          "max by (name) (stream_up) == 0",
-          "the log cannot be polled, so its other alerts are silent; the process's own log says"
-          " why"),
-)
 # fmt: on
 
 STREAM = Catalogue(
     "stream",
     _METRICS,
-    "The health rules of a log of streams. Adjust the thresholds to your subscriptions.",
-    _ALERTS,
 )

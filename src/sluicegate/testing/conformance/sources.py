@@ -26,11 +26,8 @@
 
 from __future__ import annotations
 
-from .source.batches import BatchTests
-from .source.bounds import BoundTests
 from .source.claims import ClaimTests
 from .source.delivery import CommitTests, DeclarationTests, DeliveryTests
-from .source.failures import FailureTests
 from .source.order import OrderTests, RebalanceTests
 
 
@@ -40,9 +37,6 @@ class SourceConformance(
     CommitTests,
     ClaimTests,
     OrderTests,
-    BoundTests,
     RebalanceTests,
-    FailureTests,
-    BatchTests,
 ):
     """The suite of every source. Name the subclass `Test...`, and implement the hooks."""

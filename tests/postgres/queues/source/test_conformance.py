@@ -9,12 +9,12 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance.consumed_source import ConsumedSourceConformance
 from tests.postgres.queues.source.lanes_help import LaneSource, LaneTopic
 from tests.postgres.streams.log_help import Log
 
 from sluicegate.consumer import Position, TopicPartition
 from sluicegate.postgres import PostgresAccess, PostgresQueueSource
-from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LEASE = 4.0
 
 
-class TestPostgresQueueSource(SourceConformance):
+class TestPostgresQueueSource(ConsumedSourceConformance):
     """A topic is a queue, and a partition one of its lanes."""
 
     capabilities = LaneSource.capabilities

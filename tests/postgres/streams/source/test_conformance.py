@@ -9,12 +9,12 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance.consumed_source import ConsumedSourceConformance
 from tests.postgres.streams.log_help import Log
 from tests.postgres.streams.source.dense_help import DenseSource, DenseTopic, stream_in
 
 from sluicegate.consumer import Position, TopicPartition
 from sluicegate.postgres import PostgresAccess, PostgresStreamSource
-from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LEASE = 3.0
 
 
-class TestPostgresStreamSource(SourceConformance):
+class TestPostgresStreamSource(ConsumedSourceConformance):
     """A topic is a log; all sources of it are one subscription."""
 
     capabilities = DenseSource.capabilities

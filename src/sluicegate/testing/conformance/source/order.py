@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ...._core.errors import TransientError
 from ...._core.retry_policy import RetryPolicy
 from ...._core.source import Position, TopicPartition
 from ....consumer import Commits, InFlight
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class OrderTests(ConsumingSource):
-    """Tests of order and exclusivity per key, and of restarts."""
+    """Tests of order and exclusivity per key, of commits, and of restarts."""
 
     async def test_every_message_is_handled_once_in_order_per_key(self, clock: Clock) -> None:
         """O-T1, O-T23: this holds with several keys, partitions and workers."""
@@ -131,6 +132,44 @@ class OrderTests(ConsumingSource):
                 end = (await run.source.ends([claim]))[claim]
                 await journal.news.wait_for(lambda: run.source.committed(claim.partition) == end)
             journal.check_order()
+
+    async def test_positions_are_stored_by_count(self, clock: Clock) -> None:
+        """consumer/C:C6: or immediately, if the source settles each record separately."""
+        self.needs("partitions")
+        async with self.in_time(clock):
+            topic, journal = await self.filled([20], keys=1), Journal(clock)
+            async with self.consuming(
+                topic, journal, commits=Commits(every=NO_COMMITS, after=7)
+            ) as run:
+                await journal.news.wait_for(lambda: run.source.commits)
+                least = 1 if run.source.capabilities.settles_each else 7
+                assert run.source.committed(TopicPartition(topic, 0)) >= least
+                await journal.wait_for(20)
+
+    async def test_positions_are_stored_by_time(self, clock: Clock) -> None:
+        """consumer/C:C6: a position is stored only if it is new."""
+        async with self.in_time(clock):
+            topic, journal = await self.filled([5]), Journal(clock)
+            async with self.consuming(topic, journal, commits=Commits(every=0.01)) as run:
+                await journal.news.wait_for(
+                    lambda: run.source.committed(TopicPartition(topic, 0)) == 5
+                )
+                count = len(run.source.commits)
+                await run.consumer.commit()
+                assert len(run.source.commits) == count
+
+    async def test_a_failed_commit_is_followed_by_a_newer_one(self, clock: Clock) -> None:
+        """O-T22, consumer/C:C6: the run continues."""
+        async with self.in_time(clock):
+            topic, journal = await self.filled([5]), Journal(clock)
+            async with self.consuming(topic, journal, commits=Commits(every=0.01)) as run:
+                run.source.fail_next_commit(TransientError("no coordinator"))
+                await journal.wait_for(5)
+                await self.add(topic, 0, 3)
+                await journal.news.wait_for(
+                    lambda: run.source.committed(TopicPartition(topic, 0)) == 8
+                )
+            assert (await self.position(topic)) == Position(8)
 
 
 class RebalanceTests(ConsumingSource):

@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..._core.errors import AddTimeout, ClosedError, ItemFailed, PermanentError
-from ..._core.outcome import Outcome
-from ...batcher.limits import Limits
-from ..scripted import BlockingSink, ScriptedSink, fail, ignore_cancel, partial, slow
+from sluicegate import AddTimeout, ClosedError, ItemFailed, Limits, Outcome, PermanentError
+from sluicegate.testing import BlockingSink, ScriptedSink, fail, ignore_cancel, partial, slow
 
 if TYPE_CHECKING:
-    from ...batcher.batcher import Batcher
-    from ...batcher.receipt import Receipt
-    from ..clock import FakeClock
+    from sluicegate import Batcher, Receipt
+    from sluicegate.testing import FakeClock
 
 
 class BatcherConformance(ABC):

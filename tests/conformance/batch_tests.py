@@ -6,20 +6,18 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from ...._core.errors import TransientError
-from ...._core.retry_policy import RetryPolicy
-from ...._core.source import Position
-from ....consumer import Poison, decode
-from ....consumer.handling.results import Ack, Nak, Terminate, ToDeadLetter
-from ...scripted import FakeSink
-from .consumers import ConsumingSource, Journal
-from .failures import QUICK
+from tests.conformance.failure_tests import QUICK
+
+from sluicegate import Ack, Nak, RetryPolicy, Terminate, ToDeadLetter, TransientError
+from sluicegate.consumer import Poison, Position, decode
+from sluicegate.testing import FakeSink
+from sluicegate.testing.conformance.source.consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...._core.clock import Clock
-    from ....consumer.lanes.message import Message
+    from sluicegate import Message
+    from sluicegate.batcher import Clock
 
 
 class BatchTests(ConsumingSource):

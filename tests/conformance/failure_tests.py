@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ...._core.errors import DeadLetterLimit, PermanentError, TransientError
-from ...._core.retry_policy import Backoff, RetryPolicy
-from ...._core.source import Position
-from ....consumer import Poison, decode
-from ....consumer.handling.results import Terminate, ToDeadLetter
-from ...scripted import BlockingSink, FakeSink, FlakySink
-from .consumers import ConsumingSource, Journal
+from sluicegate import Backoff, PermanentError, RetryPolicy, Terminate, ToDeadLetter, TransientError
+from sluicegate.consumer import Poison, Position, decode
+from sluicegate.errors import DeadLetterLimit
+from sluicegate.testing import BlockingSink, FakeSink, FlakySink
+from sluicegate.testing.conformance.source.consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
-    from ...._core.clock import Clock
-    from ....consumer.lanes.message import Message
+    from sluicegate import Message
+    from sluicegate.batcher import Clock
 
 QUICK = Backoff(base=0.001, longest=0.01, jitter="none")
 

@@ -6,6 +6,8 @@
 
 1. Each test uses its own subscriptions, so the place need not be empty.
 2. The tests run on their own loop in real time, and wait only for the place.
+
+White box: the slots, and how an object is opened.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from ..._core.opening import opened
-from ..._core.source import Position
-from ..._core.subscriptions import SLOTS, Move, SubscriptionStart
+from sluicegate._core.opening import opened
+from sluicegate._core.source import Position
+from sluicegate._core.subscriptions import SLOTS, Move, SubscriptionStart
 
 if TYPE_CHECKING:
-    from ..._core.clock import LoopClock
-    from ..._core.subscriptions import Subscribed, SubscriptionState
+    from sluicegate._core.clock import LoopClock
+    from sluicegate._core.subscriptions import Subscribed, SubscriptionState
 
 _FAR = 2**48 - 1
 """The last position that a log can have."""

@@ -7,6 +7,8 @@
 1. Each test uses its own names, so other locks may be held at the same place.
 2. The tests run on their own loop in real time, and wait only for the place.
 3. Locks that count members, or that are one object with the positions, are also tested for that.
+
+White box: the names of the locks of slots, and how an object is opened.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from uuid import uuid4
 
 import pytest
 
-from ..._core.opening import opened
-from ..._core.source import Position
-from ..._core.subscriptions import (
+from sluicegate._core.opening import opened
+from sluicegate._core.source import Position
+from sluicegate._core.subscriptions import (
     SLOTS,
     CountsMembers,
     Move,
@@ -33,8 +35,8 @@ from ..._core.subscriptions import (
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ..._core.clock import LoopClock
-    from ..._core.subscriptions import SubscriptionLocks
+    from sluicegate._core.clock import LoopClock
+    from sluicegate._core.subscriptions import SubscriptionLocks
 
 
 class SubscriptionLocksConformance(ABC):

@@ -1,18 +1,16 @@
-"""Tests with consumers: bounds, pauses, drains, readiness and the timing of commits."""
+"""Tests with consumers: bounds, pauses, drains and readiness."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from ...._core.errors import TransientError
-from ...._core.source import Position, TopicPartition
-from ....consumer import Commits, InFlight
-from .consumers import NO_COMMITS, ConsumingSource, Journal
+from sluicegate.consumer import InFlight, Position, TopicPartition
+from sluicegate.testing.conformance.source.consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
-    from ...._core.clock import Clock
-    from ....consumer.lanes.message import Message
+    from sluicegate import Message
+    from sluicegate.batcher import Clock
 
 OFTEN = 5.0
 """Seconds. The test does not wait for a source with a longer keep-alive interval."""
@@ -177,41 +175,3 @@ class BoundTests(ConsumingSource):
                 assert not run.consumer.ready
                 await run.end()
                 assert not run.consumer.ready
-
-    async def test_positions_are_stored_by_count(self, clock: Clock) -> None:
-        """consumer/C:C6: or immediately, if the source settles each record separately."""
-        self.needs("partitions")
-        async with self.in_time(clock):
-            topic, journal = await self.filled([20], keys=1), Journal(clock)
-            async with self.consuming(
-                topic, journal, commits=Commits(every=NO_COMMITS, after=7)
-            ) as run:
-                await journal.news.wait_for(lambda: run.source.commits)
-                least = 1 if run.source.capabilities.settles_each else 7
-                assert run.source.committed(TopicPartition(topic, 0)) >= least
-                await journal.wait_for(20)
-
-    async def test_positions_are_stored_by_time(self, clock: Clock) -> None:
-        """consumer/C:C6: a position is stored only if it is new."""
-        async with self.in_time(clock):
-            topic, journal = await self.filled([5]), Journal(clock)
-            async with self.consuming(topic, journal, commits=Commits(every=0.01)) as run:
-                await journal.news.wait_for(
-                    lambda: run.source.committed(TopicPartition(topic, 0)) == 5
-                )
-                count = len(run.source.commits)
-                await run.consumer.commit()
-                assert len(run.source.commits) == count
-
-    async def test_a_failed_commit_is_followed_by_a_newer_one(self, clock: Clock) -> None:
-        """O-T22, consumer/C:C6: the run continues."""
-        async with self.in_time(clock):
-            topic, journal = await self.filled([5]), Journal(clock)
-            async with self.consuming(topic, journal, commits=Commits(every=0.01)) as run:
-                run.source.fail_next_commit(TransientError("no coordinator"))
-                await journal.wait_for(5)
-                await self.add(topic, 0, 3)
-                await journal.news.wait_for(
-                    lambda: run.source.committed(TopicPartition(topic, 0)) == 8
-                )
-            assert (await self.position(topic)) == Position(8)
