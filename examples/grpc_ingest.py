@@ -151,7 +151,6 @@ def share_of(scope: asyncio.Timeout) -> float | None:
 # -- errors ----------------------------------------------------------------------------------------
 
 
-# --8<-- [start:errors]
 def code_of(error: Exception) -> grpc.StatusCode:
     """Return the status of an event that is not known to be stored."""
     match error:
@@ -188,9 +187,6 @@ async def refuse(context: Any, error: Exception, *details: Any) -> None:
     await context.abort(rich.code, rich.details, rich.trailing_metadata)
 
 
-# --8<-- [end:errors]
-
-
 def text_of(code: grpc.StatusCode, error: Exception) -> str:
     """Describe the error to a client. Errors of the database stay in the log of the service."""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and not isinstance(error, OutOfTime):
@@ -206,7 +202,6 @@ def text_of(code: grpc.StatusCode, error: Exception) -> str:
 # -- the process -----------------------------------------------------------------------------------
 
 
-# --8<-- [start:serving]
 @contextlib.asynccontextmanager
 async def serving(batcher: sluicegate.Batcher[Event], address: str) -> AsyncIterator[Any]:
     """Serve until the block ends; then accept no more calls, finish the open ones, and return."""
@@ -237,9 +232,6 @@ async def serve(batcher: sluicegate.Batcher[Event], dsn: str, address: str) -> N
     # it closes the sink.
     async with batcher, serving(batcher, address) as server:
         await server.wait_for_termination()
-
-
-# --8<-- [end:serving]
 
 
 def main() -> None:

@@ -243,7 +243,7 @@ def test_the_example_of_a_load_of_ones_own(
     pytest.importorskip("matplotlib")
     program = load("my_load")
     program.main(tmp_path / "out.svg")
-    assert capsys.readouterr().out in printed_on("how-to/let-it-adapt.md")
+    assert capsys.readouterr().out in printed_on("how-to/size-a-batcher.md")
     (drawn,) = re.findall(r"\b[0-9a-f]{64}\b", (tmp_path / "out.svg").read_text())
     assert drawn in (PICTURES / "my-load.svg").read_text()
 

@@ -39,7 +39,7 @@ FIRST = {
     "install": "/",
     "list dead jobs": "/how-to/operate-a-queue/",
     "cancel a job": "/how-to/operate-a-queue/",
-    "replay a dead letter": "/how-to/bring-dead-letters-back/",
+    "replay a dead letter": "/how-to/keep-dead-letters/",
 }
 """By search, the page that must come first."""
 
@@ -52,7 +52,7 @@ def contents(path: Path, name: str) -> str:
 
 
 def test_each_page_has_a_title_and_a_description_of_its_own() -> None:
-    assert len(PAGES) > 100, "run `make check`"
+    assert len(PAGES) > 50, "run `make check`"
     for name in ("title", "description"):
         times = Counter(contents(page, name) for page in PAGES)
         assert [text for text, number in times.items() if number > 1 or not text] == []

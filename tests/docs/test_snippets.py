@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 BY_OTHER_TESTS = {
     "how-to/coalesce-requests.md": "tests/examples/test_coalescing.py",
-    "how-to/items-of-pydantic-and-polars.md": "tests/examples/test_items_page.py",
+    "how-to/write-to-a-file.md": "tests/examples/test_items_page.py",
     "how-to/deliver-exactly-once-from-spark.md": "tests/spark/test_page_snippets.py",
     "how-to/keep-order-from-spark.md": "tests/spark/test_page_snippets.py",
     "how-to/run-a-pipeline.md": "tests/spark/test_page_snippets.py",
@@ -45,42 +45,32 @@ BY_OTHER_TESTS = {
 
 TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {
     "how-to/batch-items.md": ("reservations",),
-    "how-to/bring-dead-letters-back.md": ("dsn",),
     "how-to/consume-from-jetstream.md": (),
     "how-to/consume-from-kafka.md": (),
     "how-to/enqueue-jobs.md": ("dsn",),
     "how-to/handle-by-type.md": ("pool",),
-    "how-to/isolate-bad-items.md": ("write_rows",),
     "how-to/keep-an-outbox.md": ("dsn",),
-    "how-to/keep-dead-letters.md": ("dsn", "letters"),
-    "how-to/keep-order-per-key.md": ("sink",),
-    "how-to/let-it-adapt.md": ("sink",),
-    "how-to/limit-the-rate.md": ("write_rows",),
+    "how-to/keep-dead-letters.md": ("dsn",),
+    "how-to/keep-order-per-key.md": ("sink", "letters"),
     "how-to/logging.md": (),
-    "how-to/open-a-circuit.md": ("dsn", "columns"),
     "how-to/prepare-messages.md": ("redis",),
     "how-to/retries-and-dead-letters.md": ("source",),
-    "how-to/send-metrics-by-udp.md": (),
-    "how-to/share-between-tenants.md": ("sink", "letters"),
-    "how-to/split-batches.md": ("write_rows",),
+    "how-to/size-a-batcher.md": ("sink",),
     "how-to/spool.md": ("sink",),
     "how-to/test-your-handler.md": ("MySource",),
     "how-to/trace.md": ("source",),
-    "how-to/try-again.md": ("dsn", "columns"),
+    "how-to/try-again.md": ("dsn", "columns", "write_rows"),
     "how-to/use-more-cores.md": (),
-    "how-to/use-with-flask.md": (),
-    "how-to/write-to-a-file.md": ("dsn",),
     "how-to/write-to-http.md": ("token",),
     "how-to/use-a-schema-registry.md": (),
     "how-to/write-to-kafka.md": ("password",),
     "how-to/write-to-nats.md": (),
     "how-to/write-to-objects.md": (),
     "how-to/write-to-redis.md": (),
-    "how-to/write-to-several.md": (
-        *("orders_table", "search_index", "dashboard"),
+    "how-to/write-your-own-sink.md": (
+        *("client", "MySink", "orders_table", "search_index", "dashboard"),
         *("clicks", "orders", "others", "counters"),
     ),
-    "how-to/write-your-own-sink.md": ("client", "MySink"),
     "reference/sources.md": (),
     "tutorial/a-first-consumer.md": ("source", "letters"),
 }
@@ -149,7 +139,7 @@ def test_a_page(page: str, runner: asyncio.Runner) -> None:
 
 
 def test_threads(runner: asyncio.Runner) -> None:
-    call, handler = snippets("how-to/threads.md")
+    call, handler, served = snippets("how-to/threads.md")
     before = signal.getsignal(signal.SIGTERM)
 
     async def in_a_thread() -> None:
@@ -165,6 +155,7 @@ def test_threads(runner: asyncio.Runner) -> None:
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
+    served.run(runner, {})
 
 
 def test_write_to_sql(runner: asyncio.Runner, capsys: pytest.CaptureFixture[str]) -> None:

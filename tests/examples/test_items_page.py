@@ -1,4 +1,4 @@
-"""The page on items of other libraries: its program prints the output on the page."""
+"""The page on files and on items of other libraries: its program prints the output on the page."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ from sluicegate.objects import ParquetSink
 if TYPE_CHECKING:
     from pathlib import Path
 
-PAGE = "how-to/items-of-pydantic-and-polars.md"
+PAGE = "how-to/write-to-a-file.md"
 
 
 def test_models_become_rows_and_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(load("models_as_items").main(tmp_path))
-    assert capsys.readouterr().out == printed_on(PAGE)[0]
+    assert capsys.readouterr().out in printed_on(PAGE)
+
+
+def test_the_stack_of_the_page() -> None:
+    exec(snippet_on(PAGE, "import sluicegate"), {"dsn": "postgresql://localhost/app"})
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.http.http_help import Reply, Request, Step, reply, serving
 from sluicegate import ErrorClass, PermanentError, TransientError
 from sluicegate.batcher import LoopClock
 
-PAGE = "how-to/send-logs-to-loki.md"
+PAGE = "how-to/write-to-http.md"
 
 
 async def test_lines_are_pushed_in_streams(
@@ -24,7 +24,7 @@ async def test_lines_are_pushed_in_streams(
     async with serving() as server:
         server.default = reply(204)
         await load("logs_to_loki").main(server.url)
-    assert capsys.readouterr().out == printed_on(PAGE)[0]
+    assert capsys.readouterr().out in printed_on(PAGE)
     (request,) = server.requests
     (shown,) = re.findall(r"```json\n(.*?)```", (DOCS / PAGE).read_text(), re.DOTALL)
     assert request.path == "/loki/api/v1/push"

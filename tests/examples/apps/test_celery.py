@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.examples.apps.service import APPS, TABLE, Service, query, service
-from tests.examples.example import printed_on
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -97,33 +96,6 @@ async def stopped_and_started(folder: Path, dsn: str) -> tuple[list[int], list[s
     async with installation.worker() as second:
         await ended(second, tasks, TASKS)
     return await query(dsn, "SELECT id FROM events ORDER BY id"), first.lines + second.lines
-
-
-def timeless(line: str) -> str:
-    """A line of the log without its time, level, process, ids and duration."""
-    line = re.sub(r"^\[.*?/[\w-]+\]|\[[\da-f-]{36}\]|batch \w+-\d+", "#", line)
-    return re.sub(r"in [\d.e-]+s:", "in Ns:", line)
-
-
-async def log_of_a_worker(folder: Path, dsn: str) -> tuple[list[int], list[str]]:
-    await query(dsn, "DROP TABLE IF EXISTS events", (APPS / "events.sql").read_text())
-    installation = Installation(folder, dsn)
-    await installation.send("import broker, send_events")
-    async with installation.worker() as worker:
-        await ended(worker, set(), 3)
-    return await query(dsn, "SELECT id FROM events ORDER BY id"), worker.lines
-
-
-@pytest.mark.long
-def test_the_log_on_the_page(tmp_path: Path, embedded_postgres: EmbeddedPostgres) -> None:
-    """Two processes take the tasks as they arrive, so the order of the lines varies."""
-    stored, lines = asyncio.run(log_of_a_worker(tmp_path, embedded_postgres.dsn))
-    assert stored == list(range(1, 1003))
-    (said,) = printed_on("how-to/use-with-celery.md")
-    logged = [timeless(line) for line in lines]
-    assert sorted(filter(re.compile("Task |batcher ").search, logged)) == sorted(
-        map(timeless, said.splitlines())
-    )
 
 
 @pytest.mark.soak  # with a folder as the broker, a worker once took minutes instead of seconds
