@@ -15,13 +15,11 @@ async def book(context: EventContext) -> None:
     context.store.put(context.key, context.store.get(context.key, 0) + context.value)
 
 
-# --8<-- [start:context]
 async def test_a_payment_is_booked(fake_clock: FakeClock) -> None:
     context = MockContext(5, key="ann")
     assert isinstance(await handle(context), Incomplete)
     assert await context.complete() is None  # runs what job_complete was called with
     assert context.store.get("ann") == 5
-    # --8<-- [end:context]
 
 
 async def transfer(_account: str, _amount: int) -> None:
@@ -41,7 +39,6 @@ async def handle_transfer(context: EventContext) -> Incomplete:
     return transfers.schedule(context, context.key, context.value)
 
 
-# --8<-- [start:harness]
 async def test_a_transfer_is_booked(fake_clock: FakeClock) -> None:
     harness = ConsumerHarness(ordering="partition")
     harness.send(5, key="ann")
@@ -50,4 +47,3 @@ async def test_a_transfer_is_booked(fake_clock: FakeClock) -> None:
     assert run.settled == {"ann": [0]}
     (store,) = state.stores.values()
     assert store.get("ann") == 5
-    # --8<-- [end:harness]

@@ -84,7 +84,7 @@ BELOW = {
     "how-to/source-into-postgresql.md",
     "how-to/threads.md",
     "how-to/watch-with-prometheus.md",
-    "how-to/why-is-it-stuck.md",
+    "how-to/troubleshooting.md",
     "how-to/work-between-events.md",
     "how-to/write-in-a-transaction.md",
     "how-to/write-to-postgresql.md",
@@ -265,8 +265,8 @@ def test_watch_with_prometheus(
     assert (tmp_path / "sluicegate.yml").read_text() == alert_rules()
 
 
-def test_why_is_it_stuck(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    lag, probes, guarded = snippets("how-to/why-is-it-stuck.md")
+def test_troubleshooting(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    lag, probes, guarded = snippets("how-to/troubleshooting.md")
     log = MemoryLog()
     log.produce("orders", 1, key="a")
 

@@ -22,7 +22,7 @@ async def test_a_consumer_is_explained(
     fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await load("explained").main()
-    assert capsys.readouterr().out == printed_on("how-to/why-is-it-stuck.md")[0]
+    assert capsys.readouterr().out == printed_on("how-to/troubleshooting.md")[1]
 
 
 def test_a_sink_of_your_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

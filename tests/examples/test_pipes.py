@@ -21,7 +21,7 @@ async def test_a_hot_key_by_a_handler_and_by_a_pipe(
     fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await load("hot_key").main(fake_clock)
-    assert [capsys.readouterr().out] == printed_on("explanation/pipes.md")
+    assert [capsys.readouterr().out] == printed_on("explanation/consumer.md")
 
 
 async def test_explain_during_an_outage(fake_clock: FakeClock) -> None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("program", "page"),
     [
-        ("shapes", "explanation/shapes-and-knobs.md"),
-        ("shared_or_several", "explanation/one-batcher-or-several.md"),
+        ("shapes", "explanation/when-to-batch.md"),
+        ("shared_or_several", "explanation/when-to-batch.md"),
     ],
 )
 async def test_the_page_shows_what_the_program_prints(
@@ -23,4 +23,4 @@ async def test_the_page_shows_what_the_program_prints(
 ) -> None:
     """batcher/B21, batcher/B50: three shapes under one load; one batcher or ten."""
     await load(program).main(fake_clock)
-    assert [capsys.readouterr().out] == printed_on(page)
+    assert capsys.readouterr().out in printed_on(page)

@@ -17,7 +17,7 @@ pytest.importorskip("prometheus_client")
     [
         ("watch-with-prometheus", "watched_by_prometheus"),
         ("watch-with-opentelemetry", "watched_by_opentelemetry"),
-        ("trace", "traced"),
+        ("watch-with-opentelemetry", "traced"),
     ],
 )
 def test_a_program(page: str, program: str) -> None:
@@ -25,4 +25,4 @@ def test_a_program(page: str, program: str) -> None:
     command = [sys.executable, str(EXAMPLES / f"{program}.py")]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout == printed_on(f"how-to/{page}.md")[0]
+    assert ran.stdout in printed_on(f"how-to/{page}.md")

@@ -30,7 +30,7 @@ from sluicegate.testing import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "decorators.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "failures.md"
 
 
 class Destination:

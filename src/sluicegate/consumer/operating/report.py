@@ -120,7 +120,7 @@ def say_drained(report: DrainReport) -> DrainReport:
 class WaitReason(StrEnum):
     """A reason in `Consumer.explain()`, as shown to operators.
 
-    `docs/how-to/why-is-it-stuck.md` explains each.
+    `docs/how-to/troubleshooting.md` explains each.
     """
 
     # of the oldest unfinished message
