@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 ACCOUNTS, WRITERS, TRANSFERS = 50, 4, 100
 
-# --8<-- [start:trigger]
 TABLE = """
 CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL CHECK (balance >= 0));
 
@@ -40,10 +39,8 @@ END $$;
 CREATE TRIGGER capture AFTER INSERT OR UPDATE OR DELETE ON accounts
   FOR EACH ROW EXECUTE FUNCTION capture();
 """
-# --8<-- [end:trigger]
 
 
-# --8<-- [start:relay]
 def to_record(message: Message) -> dict[str, Any]:
     row = json.loads(message.value)["after"]
     return {
@@ -68,7 +65,6 @@ def make_relay(
     return flow.pipe(source, batcher, to_record, name="to-kafka")
 
 
-# --8<-- [end:relay]
 async def write(dsn: str, chance: random.Random) -> None:
     """Make transfers; some are refused, since the balance of an account is too low."""
     connection = await asyncpg.connect(dsn)

@@ -27,7 +27,6 @@ LOG = StreamLog()
 crashes = ["in the middle of deposit 2"]
 
 
-# --8<-- [start:handler]
 async def book(message: Message) -> None:
     amount = json.loads(message.value)["amount"]
     await message.connection.execute(
@@ -45,9 +44,6 @@ async def book(message: Message) -> None:
         pass
 
 
-# --8<-- [end:handler]
-
-
 async def fill(con: asyncpg.Connection) -> None:
     await con.execute("CREATE TABLE accounts (name text PRIMARY KEY, balance int)")
     await con.execute("CREATE TABLE first_deposits (name text PRIMARY KEY)")
@@ -59,10 +55,8 @@ async def main(dsn: str) -> None:
     await install_streams(dsn)
     con = await asyncpg.connect(dsn)
     await fill(con)
-    # --8<-- [start:flow]
     source = PostgresStreamSource(dsn, subscription="balances", category="account", ends=True)
     report = await flow.transaction(source, PostgresEffects(dsn), book, name="balances").run()
-    # --8<-- [end:flow]
     for row in await con.fetch("SELECT * FROM accounts"):
         print(row["name"], "has", row["balance"])
     print("complete:", report.complete)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 crashes = ["in the middle of deposit 2"]
 
 
-# --8<-- [start:handler]
 def book(message: Message) -> None:
     con = message.connection  # of sqlite3, in the open transaction
     con.execute(
@@ -34,9 +33,6 @@ def book(message: Message) -> None:
     con.execute("INSERT INTO deposits VALUES (?, ?)", (message.key, message.value))
 
 
-# --8<-- [end:handler]
-
-
 async def main(path: Path) -> None:
     with closing(sqlite3.connect(path)) as con:
         con.execute("PRAGMA journal_mode = WAL")  # readers and the flow do not wait for each other
@@ -45,10 +41,8 @@ async def main(path: Path) -> None:
     log = MemoryLog()
     for amount in (1, 2, 3, 4):
         log.produce("deposits", amount, key="ann")
-    # --8<-- [start:flow]
     source = MemorySource(log, ends=True)
     report = await flow.transaction(source, SQLiteEffects(path), book, name="balances").run()
-    # --8<-- [end:flow]
     with closing(sqlite3.connect(path)) as con:
         for name, balance in con.execute("SELECT * FROM accounts"):
             print(name, "has", balance)

@@ -73,7 +73,6 @@ async def send_mails(dsn: str) -> DrainReport:
     return await Consumer(source, name="mails").run(mails)
 
 
-# --8<-- [start:effects]
 books = HandlerRegister(unhandled="skip")
 
 
@@ -88,7 +87,6 @@ async def keep_books(dsn: str) -> DrainReport:
     return await flow.transaction(source, PostgresEffects(dsn), books, name="books").run()
 
 
-# --8<-- [end:effects]
 async def main(dsn: str) -> None:
     await install_streams(dsn)  # once per database, as `sluicegate pg install` does
     con = await asyncpg.connect(dsn)

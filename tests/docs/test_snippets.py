@@ -78,9 +78,9 @@ TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {
 
 BELOW = {
     "how-to/complete-events-later.md",
+    "how-to/install-in-postgresql.md",
     "how-to/keep-state.md",
     "how-to/operate-a-queue.md",
-    "how-to/operate-streams.md",
     "how-to/source-into-postgresql.md",
     "how-to/threads.md",
     "how-to/watch-with-prometheus.md",
@@ -242,7 +242,7 @@ def test_operate_a_queue(runner: asyncio.Runner, database: str) -> None:
 
 def test_operate_streams(runner: asyncio.Runner, database: str) -> None:
     runner.run(install_streams(database))
-    (monitor,) = snippets("how-to/operate-streams.md")
+    (monitor,) = snippets("how-to/install-in-postgresql.md")
     monitor.run(runner, {"dsn": database})
 
 
@@ -283,7 +283,7 @@ def test_troubleshooting(runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 
 
 def test_work_between_events(runner: asyncio.Runner, database: str) -> None:
-    now, stored = snippets("how-to/work-between-events.md")
+    now, stored = snippets("how-to/complete-events-later.md")[4:]
     log = MemoryLog()
     log.produce("users", {"user": "ann"}, key="ann")
     ran: list[Any] = []
@@ -329,7 +329,7 @@ async def done(context: EventContext) -> None:
 
 @pytest.mark.long
 def test_complete_events_later(runner: asyncio.Runner, broker: EmbeddedKafka) -> None:
-    forwards, by_type, by_hand = snippets("how-to/complete-events-later.md")
+    forwards, by_type, by_hand, again = snippets("how-to/complete-events-later.md")[:4]
     broker.create_topic("replies")
 
     @dataclass
@@ -350,6 +350,7 @@ def test_complete_events_later(runner: asyncio.Runner, broker: EmbeddedKafka) ->
     assert runner.run(values_of("replies", broker, 1)) == [{"to": "ann"}]
     by_type.run(runner, {**given, "Placed": Placed, **names("source")})
     by_hand.run(runner, {"start": start})
+    again.run(runner, names("reservations"))
 
 
 def test_keep_state(runner: asyncio.Runner, broker: EmbeddedKafka) -> None:

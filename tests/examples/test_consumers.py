@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     ("page", "programs"),
     [
         ("tutorial/a-first-consumer.md", ["first_consumer", "charges"]),
-        ("how-to/consume-in-order.md", ["consume_in_order"]),
+        (
+            "how-to/handle-messages.md",
+            ["consume_in_order", "consumer_steps", "handlers_by_hint", "batches"],
+        ),
         ("how-to/retries-and-dead-letters.md", ["unblock", "retries", "limits_of_a_consumer"]),
     ],
 )
 async def test_the_page_shows_what_its_programs_print(
     fake_clock: FakeClock, capsys: pytest.CaptureFixture[str], page: str, programs: list[str]
 ) -> None:
+    """consumer/O10, consumer/C:Ba4, S-T14, O-T18, O-T20: what is refused, skipped or given up."""
     printed: list[str] = []
     for program in programs:
         await load(program).main()

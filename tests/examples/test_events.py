@@ -54,7 +54,7 @@ async def test_batches_print_what_the_page_shows(
 ) -> None:
     """G-T23, G-T10: an order in two batches has one callback, with the error of one line."""
     await load("batch_items").main()
-    assert capsys.readouterr().out == printed_on("how-to/batch-items.md")[0]
+    assert capsys.readouterr().out == printed_on("how-to/complete-events-later.md")[1]
 
 
 async def test_parked_rows_print_what_the_page_shows(
@@ -64,7 +64,7 @@ async def test_parked_rows_print_what_the_page_shows(
     few per tick, and written after a restart.
     """
     await load("park_and_retry").main()
-    assert capsys.readouterr().out == printed_on("how-to/work-between-events.md")[0]
+    assert capsys.readouterr().out == printed_on("how-to/complete-events-later.md")[2]
 
 
 @pytest.mark.parametrize("seconds", [0.5, 5.5, 6.5, 7.5])

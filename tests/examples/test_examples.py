@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedKafka, EmbeddedOpenSearch, EmbeddedPostgres, FakeClock
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "a-full-stack.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorial" / "first-steps.md"
 
 
 async def test_the_first_batcher(fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,7 +200,7 @@ def test_every_warning_has_its_steps() -> None:
 def test_the_pages_list_every_alert() -> None:
     """Those of batchers and consumers with their severity."""
     folder = ROOT / "docs" / "how-to"
-    pages = ["watch-with-prometheus.md", "operate-streams.md", "operate-a-queue.md"]
+    pages = ["watch-with-prometheus.md", "install-in-postgresql.md", "operate-a-queue.md"]
     first, *others = [(folder / page).read_text() for page in pages]
     rules = [rule for group in yaml.safe_load(alert_rules())["groups"] for rule in group["rules"]]
     listed = re.findall(r"^\| `(\w+)` \| (info|warning|critical) \|", first, re.MULTILINE)
