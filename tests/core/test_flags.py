@@ -35,7 +35,7 @@ from sluicegate.postgres import (
     install_streams,
     upgrade_streams,
 )
-from sluicegate.postgres.queues.contents import JobAdmin, LaneAdmin
+from sluicegate.postgres.queues.contents import LaneAdmin
 from sluicegate.postgres.queues.routing import RangeAdmin
 from sluicegate.postgres.queues.settings import QueueSettings
 from sluicegate.postgres.queues.stats import StoredQueue
@@ -113,7 +113,6 @@ UNUSED = cast("Any", None)
 """A connection: the argument is checked before it is used."""
 
 METHODS: dict[str, Callable[[Any], Any]] = {
-    "JobAdmin.resume skip": lambda on: JobAdmin(UNUSED, QUEUE).resume([1], skip=on),
     "LaneAdmin.unblock skip": lambda on: LaneAdmin(UNUSED, QUEUE).unblock("ann", skip=on),
     "QueueAdmin.drop force": lambda on: QueueAdmin(DSN).drop("q", force=on),
     "RangeAdmin.assign complete": lambda on: RangeAdmin(UNUSED, QUEUE, "g").assign([], complete=on),

@@ -19,10 +19,11 @@ OTHERWISE = {
 }
 
 WITHOUT_ANNOTATION = {
-    "Enqueued", "KeyFunction", "PublishAck", "RecordMetadata", "StoredObject", "StreamReport",
+    "Enqueued", "KeyFunction", "LogFigures", "PublishAck", "QueueFigures", "RecordMetadata",
+    "StoredObject", "StreamReport",
 }  # fmt: skip
 """The `detail` of a receipt, whose type is that of its sink; the `report` of `foreach_batch`; a part
-of the type of `JetStreamSource(key=)`.
+of the type of `JetStreamSource(key=)`; the figures of a monitor, a parameter of its base class.
 """
 
 

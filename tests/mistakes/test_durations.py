@@ -250,7 +250,7 @@ MADE_BY_US = {
     "Observer.on_retry", "OldestRecord", "OpenTelemetryObserver.on_flushed",
     "OpenTelemetryObserver.on_retry", "PipelineReport", "PrometheusObserver.on_flushed",
     "PrometheusObserver.on_retry", "QueueStats", "ShutdownReport", "SlotStats", "Stats",
-    "Schedule", "StoppedJob", "ThrottledError", "Unfinished", "UnitReport", "Unread",
+    "Schedule", "ThrottledError", "Unfinished", "UnitReport", "Unread",
     "Backlog",
 }  # fmt: skip
 """Reports, errors and calls of observers, whose durations are for the program to read."""

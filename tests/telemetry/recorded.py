@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sluicegate import Message
-    from sluicegate.postgres.queues.stats import QueueMonitorStats
-    from sluicegate.postgres.streams.stats import LogStats
+    from sluicegate.postgres.queues.stats import QueueFigures
+    from sluicegate.postgres.records.monitor import MonitorStats
+    from sluicegate.postgres.streams.stats import LogFigures
 
 BEGIN = 1_767_614_400
 """When the first scrape was: 2026-01-05 12:00 UTC."""
@@ -168,7 +169,7 @@ class Workload:
         slow = 1 if SLOW[0] < now < SLOW[1] else 0.2
         return round(most * slow * (1 + math.sin(now / 75)) / 2)
 
-    def _queues(self) -> QueueMonitorStats:
+    def _queues(self) -> MonitorStats[QueueFigures]:
         wave, polls = self._wave, int(self._clock.now() / EVERY)
         mails = replace(
             queues.MAILS,
@@ -184,7 +185,7 @@ class Workload:
         figures = replace(queues.FIGURES, queues={"mails": mails, "unread": None})
         return replace(queues.STATS, polls=polls, figures=figures)
 
-    def _streams(self) -> LogStats:
+    def _streams(self) -> MonitorStats[LogFigures]:
         wave, polls = self._wave, int(self._clock.now() / EVERY)
         one = streams.FIGURES.subscriptions["s"]
         assert one.backlog is not None

@@ -116,22 +116,12 @@ def test_lag_and_lanes(queue: Queue) -> None:
     assert head.split()[:5] == ["queue", "jobs", "ready", "new", "delayed"]
     assert row.split()[:5] == ["mails", "4", "1", "2", "0"]
     assert queue.fail() == "blocked"
-    queue.execute(
-        "UPDATE {schema}.job SET state = 1, lease = NULL, reason = 'bad' WHERE key IS NULL"
-    )
     queue("lanes", "mails")
     assert any(line.split()[:3] == ["a", "blocked", "2"] for line in queue.lines)
     assert any(line.split()[:2] == ["b", "leased"] for line in queue.lines)
-    assert queue.lines[-3:-1] == [
-        "jobs without a key:",
-        "place  state    seconds  attempts  reason",
-    ]
     queue("lanes", "mails", "--state", "blocked", "--json")
     found = json.loads(queue.out)
     assert [lane["key"] for lane in found["lanes"]] == ["a"]
-    assert [job["reason"] for job in found["jobs"]] == ["bad"]
-    queue("unblock", "mails", "--place", str(found["jobs"][0]["place"]))
-    assert queue.err == "1 jobs are ready again\n"
     queue("lag", "mails", "--json", "--count-to", "2")
     assert json.loads(queue.out)["mails"]["jobs"] == 2
 
@@ -173,8 +163,6 @@ def test_keys_are_blocked_parked_and_continued(queue: Queue) -> None:
     assert queue.handled() == [2]
     queue("unblock", "mails", "a", code=2)
     assert "is neither blocked nor parked" in queue.err
-    queue("unblock", "mails", "a", "--place", "1", code=2)
-    assert "name either a key, or jobs without a key" in queue.err
 
 
 def test_jobs_are_redriven_purged_and_forgotten(queue: Queue) -> None:

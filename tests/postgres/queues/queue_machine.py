@@ -283,7 +283,7 @@ class QueueMachine(RuleBasedStateMachine):
             )
         )
         places = [row["place"] for row in rows]
-        self.run(self.queue.call(self.con, "resume_loose", places, False))
+        self.run(self.queue.call(self.con, "retry_jobs", places))
         for job in self.model.jobs:
             if job.key is None:
                 job.attempts = 0

@@ -176,21 +176,19 @@ async def test_lanes_are_listed_by_state(log: Log) -> None:
 
 
 async def test_jobs_without_a_key_are_stopped_one_by_one(log: Log) -> None:
-    """They continue by place, or become dead letters."""
+    """They continue by place, or are cancelled."""
     async with operated(log) as (con, admin):
         await admin.create("mails", poison="block", max_attempts=1)
         await insert(con, log, "mails", (None, 1), (None, 2), (None, 3))
         for row in (await claim(con, log, "mails"))[:2]:
             assert await end(con, log, "mails", row, "fail") == "blocked"
         jobs = await admin.jobs("mails")
-        one, two = await jobs.stopped()
+        one, two = (await jobs.list("blocked")).items
         assert (one.state, one.attempts, one.reason) == ("blocked", 1, "boom")
-        assert await jobs.resume([one.place]) == 1
-        assert await jobs.resume([two.place], skip=True) == 1
+        assert await jobs.retry([one.place]) == {one.place: "ready"}
+        assert await jobs.cancel([two.place]) == {two.place: "cancelled"}
         assert await payloads(con, log, "finished_job") == ["2"]
         assert [row["r_payload"] for row in await claim(con, log, "mails")] == ["1"]
-        with pytest.raises(ConfigError, match="must contain the place of at least one job"):
-            await jobs.resume([])
 
 
 async def dead_letters(con: Any, log: Log, count: int) -> None:

@@ -58,7 +58,6 @@ SHOWN_BY_STREAMS = {
     "public-rights",
 }
 """Objects of another name; the tests of streams plant the same faults."""
-UNIQUE = {"message_version", "message_id"}
 
 
 async def _found(con: Any, log: Log) -> dict[str, SchemaProblem]:
@@ -293,7 +292,7 @@ async def test_a_trigger_of_the_applications_own_is_no_problem(
 async def test_the_migrations_are_read_with_every_trigger_and_index_of_the_catalogs(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Constraints other than primary keys are left out."""
+    """Constraints other than keys are left out."""
     queries = {
         "trigger": "SELECT c.relname || '.' || tgname FROM pg_trigger t JOIN pg_class c "
         "ON c.oid = t.tgrelid WHERE c.relnamespace = to_regnamespace($1) AND NOT tgisinternal",
@@ -301,14 +300,10 @@ async def test_the_migrations_are_read_with_every_trigger_and_index_of_the_catal
         "WHERE c.relnamespace = to_regnamespace($1) AND NOT EXISTS "
         "(SELECT FROM pg_constraint WHERE conindid = c.oid)",
         "constraint": "SELECT conname::text FROM pg_constraint "
-        "WHERE connamespace = to_regnamespace($1) AND contype = 'p'",
+        "WHERE connamespace = to_regnamespace($1) AND contype IN ('p', 'u')",
         "function": "SELECT proname::text FROM pg_proc WHERE pronamespace = to_regnamespace($1)",
     }
     async with log.connected() as con:
         for kind, query in queries.items():
             there = sorted(row[0] for row in await con.fetch(query, log.sql))
-            assert there == sorted(
-                each.key[1]
-                for each in schema_objects()
-                if each.kind == kind and each.name not in UNIQUE
-            )
+            assert there == sorted(each.key[1] for each in schema_objects() if each.kind == kind)

@@ -163,9 +163,9 @@ async def test_blocked_jobs_without_a_key_stop_nothing(log: Log, real_clock: Loo
         (job, _) = jobs = await q.claim(con)
         assert await q.settle(con, jobs, "fail", attempts=5) == ["blocked", "blocked"]
         assert await q.claim(con, now=1000) == []
-        assert await q.call(con, "resume_loose", [job.place], False) == 1
+        assert await q.call(con, "retry_jobs", [job.place]) == (job.place, "ready")
         assert await q.settle(con, await q.claim(con)) == ["empty"]
         assert await letters(con, q) == [("dead", "2", 5)]
-        assert await q.call(con, "resume_loose", [job.place + 1], True) == 1
+        await q.call(con, "cancel_jobs", [job.place + 1])
         assert await q.count(con, "job") == 0
-        assert await letters(con, q) == [("dead", "2", 5)]
+        assert await letters(con, q) == [("cancelled", "2", 5)]

@@ -19,7 +19,8 @@ from tests.postgres.streams.test_stream_metrics import Samples, samples
 
 from sluicegate.postgres import OpenTelemetryQueueObserver, PrometheusQueueObserver
 from sluicegate.postgres.metrics.queue_definitions import QUEUES
-from sluicegate.postgres.queues.stats import QueueFigures, QueueMonitorStats, QueueStats
+from sluicegate.postgres.queues.stats import QueueFigures, QueueStats
+from sluicegate.postgres.records.monitor import MonitorStats
 
 MAILS = QueueStats(
     is_paused=False,
@@ -40,7 +41,7 @@ MAILS = QueueStats(
 FIGURES = QueueFigures(
     {"mails": MAILS, "unread": None}, {"mails": False, "unread": True}, {"job": 800}, {"job": 65536}
 )
-STATS = QueueMonitorStats("open", 11, 2, FIGURES)
+STATS = MonitorStats("open", 11, 2, FIGURES)
 SHOWN: Samples = {
     ("queue_paused", "shop", "mails"): 0,
     ("queue_paused", "shop", "unread"): 1,

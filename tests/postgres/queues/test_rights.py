@@ -33,7 +33,6 @@ FIRE = "SELECT {s}.fire_schedule('q', 'daily', 1, 60, '{{60}}', 120, NULL)"
 OPERATE = (
     "SELECT {s}.park_lane('q', 'k', 'why')",
     "SELECT {s}.resume_lane('q', 'k', false, false)",
-    "SELECT {s}.resume_loose('q', '{{1}}', false)",
     "SELECT {s}.redrive_jobs('q', NULL, NULL, 10)",
     "SELECT {s}.cancel_jobs('q', '{{1}}')",
     "SELECT {s}.retry_jobs('q', '{{1}}')",

@@ -31,7 +31,8 @@ from sluicegate.postgres.streams.stats import Backlog
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sluicegate.postgres.streams.stats import LogStats
+    from sluicegate.postgres.records.monitor import MonitorStats
+    from sluicegate.postgres.streams.stats import LogFigures
 
 
 class HandClock(LoopClock):
@@ -179,7 +180,7 @@ async def test_looks_repeat_and_figures_grow_stale(log: Log, real_clock: LoopClo
         await asyncio.sleep(0)
         clock.advance(10.0)
         await waiting
-        stats: LogStats = await asyncio.to_thread(monitor.stats)
+        stats: MonitorStats[LogFigures] = await asyncio.to_thread(monitor.stats)
         assert stats.polls == 2
         assert stats.figures is not None
         async with log.connected() as con, con.transaction():

@@ -18,11 +18,11 @@ from prometheus_client import CollectorRegistry
 
 from sluicegate.postgres import OpenTelemetryStreamObserver, PrometheusStreamObserver
 from sluicegate.postgres.metrics.stream_definitions import STREAM
+from sluicegate.postgres.records.monitor import MonitorStats
 from sluicegate.postgres.streams.stats import (
     Backlog,
     HorizonStats,
     LogFigures,
-    LogStats,
     SubscriptionStats,
     TableStats,
 )
@@ -38,7 +38,7 @@ FIGURES = LogFigures(
     {"c": 3},
     {"subscription_slot": TableStats(256, 800, 65536)},
 )
-STATS = LogStats("open", 11, 2, FIGURES)
+STATS = MonitorStats("open", 11, 2, FIGURES)
 UP: Samples = {("stream_up", "log"): 1}
 LOG: Samples = {
     ("stream_last_position", "log"): 100,
@@ -89,7 +89,7 @@ def test_a_scrape_has_the_figures_of_the_last_look() -> None:
 def test_without_figures_there_are_counts_only_and_up_is_0() -> None:
     """Old values would look current."""
     registry = CollectorRegistry()
-    now: list[LogStats] = [STATS]
+    now: list[MonitorStats[LogFigures]] = [STATS]
     observer = PrometheusStreamObserver(registry, name="orders")
     observer.on_open("log", lambda: now[0])
     samples(registry)

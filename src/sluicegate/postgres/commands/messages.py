@@ -14,19 +14,16 @@ from typing import TYPE_CHECKING
 from ..._core.errors import UnavailableError
 from ..._core.logs import for_log
 from ...cli.console import (
-    BAD_USE,
     INCOMPLETE,
     OK,
     TERMINATED,
     Termination,
     UseError,
-    confirmed,
     say,
 )
 from ...cli.named import named
 from ...consumer.handling.handlers import as_handler
 from ...consumer.lanes.message import handle_again
-from ...letters.text import printable
 from ..client.access import Access, need_asyncpg
 from ..schema.opened import check_schema_name, connected_to_log
 from ..streams.log_reader import LogReader
@@ -49,22 +46,8 @@ PAGE = 500
 """Messages per query of a replay."""
 
 
-def delete_messages(options: argparse.Namespace) -> int:
-    """Delete messages; return the exit code, 1 if some were kept for a subscription."""
-    asyncio.run(_delete(options, ask_only=True))
-    what = _which(options)
-    force = " Also those that subscriptions have not handled." if options.force else ""
-    if not confirmed(printable(f"delete {what} for good?{force}"), yes=options.yes):
-        say("nothing was deleted")
-        return BAD_USE
-    done = asyncio.run(_delete(options))
-    say(f"{done.deleted} messages were deleted")
-    if done.kept:
-        say(f"{done.kept} were kept: a subscription has not handled them")
-    return INCOMPLETE if done.kept else OK
-
-
-def _which(options: argparse.Namespace) -> str:
+def which_messages(options: argparse.Namespace) -> str:
+    """Return the messages that the arguments select, for a confirmation."""
     if options.stream is not None:
         return f"all messages of the stream {options.stream}"
     older = f"older than {options.older_than.isoformat()}" if options.older_than else ""
@@ -72,8 +55,8 @@ def _which(options: argparse.Namespace) -> str:
     return f"messages {' and '.join(filter(None, (older, before)))} of the log {options.schema}"
 
 
-async def _delete(options: argparse.Namespace, *, ask_only: bool = False) -> Deleted:
-    """Delete them, or only connect, to report a wrong schema before the confirmation."""
+async def delete_messages(options: argparse.Namespace) -> int:
+    """Delete messages; return the exit code, 1 if some were kept for a subscription."""
     retention, progress = StreamRetention(options.schema), Progress("messages", "deleted")
 
     def note(done: Deleted) -> None:
@@ -81,24 +64,27 @@ async def _delete(options: argparse.Namespace, *, ask_only: bool = False) -> Del
 
     async with AsyncExitStack() as stack:
         connections = await connect(stack, options)
-        if ask_only:
-            return Deleted(0, 0)
         lent = await stack.enter_async_context(connections.lent())
         block = connections.statements.block(connections.answering(lent))
         await stack.enter_async_context(block)
         con = connections.answering(lent, BATCH_WITHIN)
         with progress.interruptions():
             if options.stream is not None:
-                return await retention.delete_stream(
+                done = await retention.delete_stream(
                     con, options.stream, force=options.force, on_batch=note
                 )
-            return await retention.delete(
-                con,
-                older_than=options.older_than,
-                before=options.before,
-                force=options.force,
-                on_batch=note,
-            )
+            else:
+                done = await retention.delete(
+                    con,
+                    older_than=options.older_than,
+                    before=options.before,
+                    force=options.force,
+                    on_batch=note,
+                )
+    say(f"{done.deleted} messages were deleted")
+    if done.kept:
+        say(f"{done.kept} were kept: a subscription has not handled them")
+    return INCOMPLETE if done.kept else OK
 
 
 async def replay(options: argparse.Namespace) -> int:

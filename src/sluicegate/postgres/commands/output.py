@@ -9,25 +9,39 @@ import sys
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from ..._core.errors import SluicegateError
 from ..._core.text import text_of
-from ...cli.console import BAD_USE, UseError, encodable, say
+from ...cli.console import BAD_USE, UseError, confirmed, encodable, say
 from ...letters.text import as_json, printable, without_secrets
 from ..queues.contents import COUNT_TO
+from ..records.access import SchemaObject
 from ..schema.contents import LOST_JOBS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+    import argparse
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Collection,
+        Generator,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
 
-    from ..queues.contents import StoppedJob
     from ..queues.jobs import Job, JobDetail, JobPage
     from ..queues.report import QueueReport
     from ..queues.stats import LaneStats, QueueStats, RangeStats, StoredQueue
     from ..streams.stats import SlotStats, SubscriptionReport, SubscriptionStats
 
-
+T = TypeVar("T")
+AdminT = TypeVar("AdminT", bound=SchemaObject)
+Command: TypeAlias = "Callable[[argparse.Namespace, AdminT], Awaitable[int]]"
+Question: TypeAlias = "Callable[[argparse.Namespace, AdminT], Awaitable[str | None]]"
+"""The text to confirm; `None` if the command needs no confirmation."""
 _WIDEST = 120
 SAY_EVERY = 100_000
 """Number of jobs or messages between two lines of progress."""
@@ -41,7 +55,6 @@ _NUMBERS = frozenset(
 QUEUE_LAG = ("queue", "jobs", "ready", "new", "delayed", "leased", "blocked", "parked", "dead", "oldest", "consumers", "state")  # fmt: skip
 LANES = ("key", "state", "jobs", "seconds", "attempts", "consumer", "reason")
 JOB_LIST = ("place", "key", "state", "attempts", "at", "consumer", "reason")
-JOBS = ("place", "state", "seconds", "attempts", "reason")
 KEYS = ("key", "slot", "jobs", "seconds", "why")
 RANGES = ("group", "slots", "consumer", "state")
 _QUEUE_NUMBERS = frozenset({*QUEUE_LAG[1:-1], "seconds", "attempts", "place", "slot"})
@@ -55,6 +68,27 @@ def answer(run: Callable[[], int]) -> int:
         text = text_of(error)
         say(without_secrets(text) if isinstance(error, OSError) else text)
         return BAD_USE
+
+
+def run_command(
+    options: argparse.Namespace,
+    name: str,
+    make: Callable[..., AdminT],
+    commands: Mapping[str, Command[AdminT]],
+    questions: Mapping[str, Question[AdminT]] = MappingProxyType({}),
+) -> int:
+    """Run a command with an open admin object, once its question is confirmed; return the exit code."""
+
+    async def run(command: Callable[[argparse.Namespace, AdminT], Awaitable[T]]) -> T:
+        async with make(options.dsn, schema=options.schema) as admin:
+            return await command(options, admin)
+
+    if name in questions:
+        question = asyncio.run(run(questions[name]))
+        if question is not None and not confirmed(printable(question), yes=options.yes):
+            say("nothing was changed")
+            return BAD_USE
+    return asyncio.run(run(commands[name]))
 
 
 class Progress:
@@ -254,12 +288,10 @@ def print_queue_lag(found: Mapping[str, QueueStats], count_to: int, *, in_json: 
             print(encodable(printable(f"\n{name}: {LOST_JOBS % each.without_lane}")))
 
 
-def print_lanes(lanes: Sequence[LaneStats], jobs: Sequence[StoppedJob], *, in_json: bool) -> None:
-    """Print a line per key and a line per stopped job without a key, or both as JSON."""
+def print_lanes(lanes: Sequence[LaneStats], *, in_json: bool) -> None:
+    """Print a line per key, or all as JSON."""
     if in_json:
-        print_json(
-            {"lanes": [asdict(each) for each in lanes], "jobs": [asdict(each) for each in jobs]}
-        )
+        print_json({"lanes": [asdict(each) for each in lanes]})
         return
     rows = [
         (
@@ -270,13 +302,6 @@ def print_lanes(lanes: Sequence[LaneStats], jobs: Sequence[StoppedJob], *, in_js
         for each in lanes
     ]
     print_table(LANES, rows, _QUEUE_NUMBERS)
-    if jobs:
-        print("\njobs without a key:")
-        stopped = [
-            (each.place, each.state, f"{each.seconds:.1f}", each.attempts, each.reason or "")
-            for each in jobs
-        ]
-        print_table(JOBS, stopped, _QUEUE_NUMBERS)
 
 
 def print_jobs(

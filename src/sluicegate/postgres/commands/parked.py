@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from ...letters.items import stored
 from ...letters.text import as_json, printable
 from ..schema.opened import DEFAULT_SCHEMA
 from ..subscriptions.park_admin import COUNT_TO, ParkAdmin
-from .output import answer, hidden, print_json, print_table
+from .output import answer, hidden, print_json, print_table, run_command
 
 if TYPE_CHECKING:
     import argparse
@@ -29,12 +28,11 @@ _NUMBERS = frozenset({"records", "attempts"})
 def parked(options: argparse.Namespace) -> int:
     """Run a sub-command; return the exit code: 0, or 2 for bad use or a refusal."""
     commands = {"list": _list, "show": _show, "unpark": _unpark}
-    return answer(lambda: asyncio.run(commands[options.parked_command](options)))
+    return answer(lambda: run_command(options, options.parked_command, ParkAdmin, commands))
 
 
-async def _list(options: argparse.Namespace) -> int:
-    async with ParkAdmin(options.dsn, schema=options.schema) as admin:
-        page = await admin.list(options.group, after=options.after, limit=options.limit)
+async def _list(options: argparse.Namespace, admin: ParkAdmin) -> int:
+    page = await admin.list(options.group, after=options.after, limit=options.limit)
     if options.json:
         print_json({"parked": [_key_as_dict(each) for each in page.items], "next": page.next})
         return OK
@@ -48,11 +46,9 @@ async def _list(options: argparse.Namespace) -> int:
     return OK
 
 
-async def _show(options: argparse.Namespace) -> int:
-    async with ParkAdmin(options.dsn, schema=options.schema) as admin:
-        names = ("after", "limit", "payload")
-        given = {name: getattr(options, name) for name in names}
-        detail = await admin.show(options.group, options.key, **given)
+async def _show(options: argparse.Namespace, admin: ParkAdmin) -> int:
+    given = {name: getattr(options, name) for name in ("after", "limit", "payload")}
+    detail = await admin.show(options.group, options.key, **given)
     if detail is None:
         raise _none(options)
     payload = options.payload
@@ -69,10 +65,9 @@ async def _show(options: argparse.Namespace) -> int:
     return OK
 
 
-async def _unpark(options: argparse.Namespace) -> int:
-    async with ParkAdmin(options.dsn, schema=options.schema) as admin:
-        if not await admin.unpark(options.group, options.key):
-            raise _none(options)
+async def _unpark(options: argparse.Namespace, admin: ParkAdmin) -> int:
+    if not await admin.unpark(options.group, options.key):
+        raise _none(options)
     say(
         "requested: the consumer that owns the key handles its records; `sluicegate parked list` "
         "prints the key as long as one is left"

@@ -7,13 +7,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from ...cli.console import BAD_USE, OK, UseError, confirmed, say
+from ...cli.console import OK, UseError, say
 from ...cli.parser import DSN, Group
-from ...letters.text import printable
 from ..queues.admin import QueueAdmin
 from ..queues.settings import QueueSettings
 from .output import (
@@ -25,6 +23,7 @@ from .output import (
     print_json,
     print_lanes,
     print_queues,
+    run_command,
 )
 from .output import print_queue_lag as print_lag
 from .output import print_queue_report as print_report
@@ -41,12 +40,8 @@ from .schedules import (
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Awaitable, Callable
 
-    Command = Callable[[argparse.Namespace, QueueAdmin], Awaitable[int]]
-    Question = Callable[[argparse.Namespace, QueueAdmin], Awaitable[str | None]]
-
-T = TypeVar("T")
+    from .output import Command, Question
 
 
 def queue(options: argparse.Namespace) -> int:
@@ -54,24 +49,10 @@ def queue(options: argparse.Namespace) -> int:
 
     Raises `KeyboardInterrupt` after Ctrl-C; the server rolls the current statement back then.
     """
-    return answer(lambda: _queue(options))
-
-
-def _queue(options: argparse.Namespace) -> int:
-    name = options.queue_command
-    if name in QUESTIONS:
-        question = asyncio.run(_run(options, QUESTIONS[name]))
-        if question is not None and not confirmed(printable(question), yes=options.yes):
-            say("nothing was changed")
-            return BAD_USE
-    return asyncio.run(_run(options, {**REPORTS, **CHANGES}[name]))
-
-
-async def _run(
-    options: argparse.Namespace, command: Callable[[argparse.Namespace, QueueAdmin], Awaitable[T]]
-) -> T:
-    async with QueueAdmin(options.dsn, schema=options.schema) as admin:
-        return await command(options, admin)
+    commands = {**REPORTS, **CHANGES}
+    return answer(
+        lambda: run_command(options, options.queue_command, QueueAdmin, commands, QUESTIONS)
+    )
 
 
 async def _list(options: argparse.Namespace, admin: QueueAdmin) -> int:
@@ -93,11 +74,8 @@ async def _lag(options: argparse.Namespace, admin: QueueAdmin) -> int:
 
 
 async def _lanes(options: argparse.Namespace, admin: QueueAdmin) -> int:
-    keys, jobs = await admin.keys(options.queue), await admin.jobs(options.queue)
-    stopped = await jobs.stopped(limit=options.limit)
-    wanted = [each for each in stopped if options.state in {None, each.state}]
-    lanes = await keys.lanes(options.state, limit=options.limit)
-    print_lanes(lanes, wanted, in_json=options.json)
+    keys = await admin.keys(options.queue)
+    print_lanes(await keys.lanes(options.state, limit=options.limit), in_json=options.json)
     return OK
 
 
@@ -171,11 +149,6 @@ async def _ask_drop(options: argparse.Namespace, admin: QueueAdmin) -> str:
 
 
 async def _unblock(options: argparse.Namespace, admin: QueueAdmin) -> int:
-    if options.places:
-        jobs = await admin.jobs(options.queue)
-        count = await jobs.resume(options.places, skip=options.skip)
-        say(f"{count} jobs {'are dead letters' if options.skip else 'are ready again'}")
-        return OK
     keys = await admin.keys(options.queue)
     await keys.unblock(options.key, skip=options.skip)
     skipped = ", and its first job is a dead letter" if options.skip else ""
@@ -185,14 +158,9 @@ async def _unblock(options: argparse.Namespace, admin: QueueAdmin) -> int:
 
 async def _ask_unblock(options: argparse.Namespace, admin: QueueAdmin) -> str | None:
     await admin.keys(options.queue)
-    if options.places and options.key:
-        raise UseError("name either a key, or jobs without a key by --place")
     if not options.skip:
         return None
-    what = (
-        f"{len(options.places)} jobs" if options.places else f"the first job of {_which(options)}"
-    )
-    return f"move {what} to the dead letters?"
+    return f"move the first job of {_which(options)} to the dead letters?"
 
 
 async def _park(options: argparse.Namespace, admin: QueueAdmin) -> int:
@@ -323,7 +291,7 @@ async def _retain(options: argparse.Namespace, admin: QueueAdmin) -> int:
     return OK
 
 
-REPORTS: dict[str, Command] = {
+REPORTS: dict[str, Command[QueueAdmin]] = {
     "list": _list,
     "lag": _lag,
     "lanes": _lanes,
@@ -333,7 +301,7 @@ REPORTS: dict[str, Command] = {
     "show": _show,
     "schedules": list_schedules,
 }
-CHANGES: dict[str, Command] = {
+CHANGES: dict[str, Command[QueueAdmin]] = {
     "create": _create,
     "alter": _alter,
     "pause": _pause,
@@ -352,7 +320,7 @@ CHANGES: dict[str, Command] = {
     "unschedule": delete_schedule,
     "run": run_schedule,
 }
-QUESTIONS: dict[str, Question] = {
+QUESTIONS: dict[str, Question[QueueAdmin]] = {
     "drop": _ask_drop,
     "unblock": _ask_unblock,
     "cancel": _ask_cancel,

@@ -61,7 +61,7 @@ _COMMANDS = (
     _Command("lag", "print the number of waiting jobs, and the age of the oldest", "QUEUE?"),
     _Command(
         "lanes",
-        "list keys with work by state, and stopped jobs without a key",
+        "list keys with work by state",
         example="mails --state parked",
     ),
     _Command("explain", "print why keys, slots and the whole queue wait"),
@@ -199,7 +199,6 @@ def _options() -> dict[str, Sequence[_Option]]:
                 action="store_true",
                 help="make its first job a dead letter, and continue with the next",
             ),
-            _place(count, "a job without a key, instead of a key"),
         ),
         "park": (
             _option(

@@ -12,12 +12,11 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.subscriptions import SLOTS
-from ...cli.console import BAD_USE, OK, UseError, confirmed, say
+from ...cli.console import OK, UseError, say
 from ...cli.parser import DSN, Group, age, count, when
-from ...letters.text import printable
 from ..schema.opened import DEFAULT_SCHEMA
 from ..streams.admin import COUNT_TO, SubscriptionAdmin
-from .messages import delete_messages, replay
+from .messages import delete_messages, replay, which_messages
 from .output import (
     STOPPED,
     answer,
@@ -27,14 +26,15 @@ from .output import (
     print_report,
     print_table,
     report_as_dict,
+    run_command,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
+    from collections.abc import Callable, Iterable
 
     from ...cli.parser import Parser
     from ..streams.admin import ResetPoint
-    from ..streams.stats import SubscriptionReport
+    from .output import Command, Question
 
 _COMMANDS = {
     "lag": "print the number of unhandled messages of each subscription, and the age of the oldest",
@@ -66,50 +66,46 @@ def stream(options: argparse.Namespace) -> int:
     0, 1 if a replay or a deletion is incomplete, 2 for bad use or a refusal. Raises
     `KeyboardInterrupt` after Ctrl-C; the server rolls the current statement back then.
     """
-    simple: dict[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int]]] = {
+    name = options.stream_command
+    if name == "replay":
+        return answer(lambda: asyncio.run(replay(options)))
+    commands: dict[str, Command[SubscriptionAdmin]] = {
         "lag": _lag,
         "explain": _explain,
         "stopped": _stopped,
         "show": _show,
         "pause": _pause,
         "resume": _resume,
-        "replay": replay,
-    }
-    asking: dict[str, Callable[[argparse.Namespace], int]] = {
         "reset": _reset,
         "skip": _skip,
         "delete": _delete,
     }
-    name = options.stream_command
-    if name in asking:
-        return answer(lambda: asking[name](options))
-    return answer(lambda: asyncio.run(simple[name](options)))
-
-
-def _admin(options: argparse.Namespace) -> SubscriptionAdmin:
-    return SubscriptionAdmin(options.dsn, schema=options.schema)
+    questions: dict[str, Question[SubscriptionAdmin]] = {
+        "reset": _ask_reset,
+        "skip": _ask_skip,
+        "delete": _ask_delete,
+    }
+    return answer(lambda: run_command(options, name, SubscriptionAdmin, commands, questions))
 
 
 # -- looks -----------------------------------------------------------------------------------------
 
 
-async def _lag(options: argparse.Namespace) -> int:
+async def _lag(options: argparse.Namespace, admin: SubscriptionAdmin) -> int:
     most, in_json = options.count_to, options.json
-    async with _admin(options) as admin:
-        found = await admin.lag(options.subscription, count_to=most)
-        if options.slots:
-            slots = {name: (await admin.explain(name, count_to=most)).slots for name in found}
-            print_lag_of_slots(slots, most, in_json=in_json)
-        elif found or in_json:
-            print_lag(found, most, in_json=in_json)
-        else:
-            say(f"the log {options.schema} has no subscription")
+    found = await admin.lag(options.subscription, count_to=most)
+    if options.slots:
+        slots = {name: (await admin.explain(name, count_to=most)).slots for name in found}
+        print_lag_of_slots(slots, most, in_json=in_json)
+    elif found or in_json:
+        print_lag(found, most, in_json=in_json)
+    else:
+        say(f"the log {options.schema} has no subscription")
     return OK
 
 
-async def _explain(options: argparse.Namespace) -> int:
-    async with _admin(options) as admin:
-        report = await admin.explain(options.subscription, count_to=options.count_to)
+async def _explain(options: argparse.Namespace, admin: SubscriptionAdmin) -> int:
+    report = await admin.explain(options.subscription, count_to=options.count_to)
     if options.json:
         print_json(report_as_dict(report))
     else:
@@ -117,14 +113,13 @@ async def _explain(options: argparse.Namespace) -> int:
     return OK
 
 
-async def _stopped(options: argparse.Namespace) -> int:
-    async with _admin(options) as admin:
-        page = await admin.stopped(
-            options.subscription,
-            seconds=options.older_than,
-            after=options.after,
-            limit=options.limit,
-        )
+async def _stopped(options: argparse.Namespace, admin: SubscriptionAdmin) -> int:
+    page = await admin.stopped(
+        options.subscription,
+        seconds=options.older_than,
+        after=options.after,
+        limit=options.limit,
+    )
     if options.json:
         print_json({"slots": [asdict(each) for each in page.items], "next": page.next})
         return OK
@@ -151,9 +146,8 @@ async def _stopped(options: argparse.Namespace) -> int:
     return OK
 
 
-async def _show(options: argparse.Namespace) -> int:
-    async with _admin(options) as admin:
-        found = await admin.message(options.position)
+async def _show(options: argparse.Namespace, admin: SubscriptionAdmin) -> int:
+    found = await admin.message(options.position)
     if found is None:
         raise UseError(f"the log has no message at {options.position}")
     facts = {**asdict(found), "id": str(found.id), "at": found.at.isoformat()}
@@ -163,25 +157,18 @@ async def _show(options: argparse.Namespace) -> int:
     return OK
 
 
-async def _report(options: argparse.Namespace) -> SubscriptionReport:
-    async with _admin(options) as admin:
-        return await admin.explain(options.subscription)
-
-
 # -- changes ---------------------------------------------------------------------------------------
 
 
-async def _pause(options: argparse.Namespace) -> int:
-    async with _admin(options) as admin:
-        await admin.pause(options.subscription, options.slots)
+async def _pause(options: argparse.Namespace, admin: SubscriptionAdmin) -> int:
+    await admin.pause(options.subscription, options.slots)
     say(f"{_which(options)} is paused; `sluicegate stream resume` continues it")
     return OK
 
 
-async def _resume(options: argparse.Namespace) -> int:
-    async with _admin(options) as admin:
-        await admin.resume(options.subscription, options.slots)
-        stats = (await admin.lag(options.subscription, count_to=1))[options.subscription]
+async def _resume(options: argparse.Namespace, admin: SubscriptionAdmin) -> int:
+    await admin.resume(options.subscription, options.slots)
+    stats = (await admin.lag(options.subscription, count_to=1))[options.subscription]
     say(f"{_which(options)} is resumed")
     if stats.is_paused:
         say(f"{options.subscription} is paused as a whole: resume it without --slots")
@@ -194,24 +181,19 @@ def _which(options: argparse.Namespace) -> str:
     return f"{options.subscription}, slots {_slot_names(options.slots)},"
 
 
-def _reset(options: argparse.Namespace) -> int:
-    report = asyncio.run(_report(options))
+async def _ask_reset(options: argparse.Namespace, admin: SubscriptionAdmin) -> str:
+    report = await admin.explain(options.subscription)
     first = min((slot.position for slot in report.slots), default=0)
     last = max((slot.position for slot in report.slots), default=0)
     point = options.to if isinstance(options.to, str) else _point(options)
-    question = (
+    return (
         f"reset {options.subscription} to {point}? Its slots are at positions {first} to "
         f"{last}, which are stored nowhere else."
     )
-    if not confirmed(printable(question), yes=options.yes):
-        say("nothing was reset")
-        return BAD_USE
 
-    async def run() -> int:
-        async with _admin(options) as admin:
-            return await admin.reset(options.subscription, options.to, force=options.force)
 
-    number = asyncio.run(run())
+async def _reset(options: argparse.Namespace, admin: SubscriptionAdmin) -> int:
+    number = await admin.reset(options.subscription, options.to, force=options.force)
     say(f"{options.subscription} is reset: it continues at position {number}")
     return OK
 
@@ -221,26 +203,21 @@ def _point(options: argparse.Namespace) -> str:
     return f"position {to}" if isinstance(to, int) else str(to.isoformat())
 
 
-def _skip(options: argparse.Namespace) -> int:
-    asyncio.run(_report(options))
-    question = f"skip message {options.position} of {options.subscription} for good?"
-    if not confirmed(printable(question), yes=options.yes):
-        say("nothing was skipped")
-        return BAD_USE
+async def _ask_skip(options: argparse.Namespace, admin: SubscriptionAdmin) -> str:
+    await admin.explain(options.subscription)
+    return f"skip message {options.position} of {options.subscription} for good?"
 
-    async def run() -> None:
-        async with _admin(options) as admin:
-            found = await admin.skip(options.subscription, options.position, options.reason)
-        say(
-            f"{options.subscription} skips message {found.position}: {found.type}, version "
-            f"{found.version} of the stream {found.stream}"
-        )
 
-    asyncio.run(run())
+async def _skip(options: argparse.Namespace, admin: SubscriptionAdmin) -> int:
+    found = await admin.skip(options.subscription, options.position, options.reason)
+    say(
+        f"{options.subscription} skips message {found.position}: {found.type}, version "
+        f"{found.version} of the stream {found.stream}"
+    )
     return OK
 
 
-def _delete(options: argparse.Namespace) -> int:
+async def _ask_delete(options: argparse.Namespace, admin: SubscriptionAdmin) -> str:
     wanted = (options.stream, options.older_than, options.before)
     has_messages = any(each is not None for each in wanted)
     if options.stream is not None and any(each is not None for each in wanted[1:]):
@@ -248,18 +225,16 @@ def _delete(options: argparse.Namespace) -> int:
     if has_messages == (options.subscription is not None):
         raise UseError("name a subscription, or messages by --stream, --older-than or --before")
     if has_messages:
-        return delete_messages(options)
-    asyncio.run(_report(options))
-    question = f"delete the subscription {options.subscription} and its positions for good?"
-    if not confirmed(printable(question), yes=options.yes):
-        say("nothing was deleted")
-        return BAD_USE
+        force = " Also those that subscriptions have not handled." if options.force else ""
+        return f"delete {which_messages(options)} for good?{force}"
+    await admin.explain(options.subscription)
+    return f"delete the subscription {options.subscription} and its positions for good?"
 
-    async def run() -> None:
-        async with _admin(options) as admin:
-            await admin.delete(options.subscription, force=options.force)
 
-    asyncio.run(run())
+async def _delete(options: argparse.Namespace, admin: SubscriptionAdmin) -> int:
+    if options.subscription is None:
+        return await delete_messages(options)
+    await admin.delete(options.subscription, force=options.force)
     say(f"{options.subscription} is deleted; a process that serves it later starts it anew")
     return OK
 

@@ -19,6 +19,7 @@ from ..client.access import PostgresAccess
 from ..records.access import SchemaAccess, SchemaObject, nearest
 from ..schema.opened import DEFAULT_SCHEMA
 from .contents import COUNT_TO, JobAdmin, LaneAdmin
+from .enqueue import queue_name
 from .queries import STATES, QueueQueries
 from .routing import RangeAdmin
 from .schedules import ScheduleAdmin
@@ -29,7 +30,6 @@ from .settings import (
     columns_of,
     differences,
     interval,
-    queue_name,
     with_changes,
 )
 

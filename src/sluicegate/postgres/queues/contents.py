@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, cast
 
@@ -36,13 +35,6 @@ COUNT_TO = 1000
 """Default limit for the counted jobs of a key."""
 _RESUME = "SELECT {schema}.resume_lane($1, $2, $3, $4)"
 _PARK = "SELECT {schema}.park_lane($1, $2, $3)"
-_STOPPED = """
-SELECT j.place, CASE j.state WHEN 1 THEN 'blocked' ELSE 'parked' END, j.attempts,
-  (extract(epoch FROM clock_timestamp()) - extract(epoch FROM j.at))::float8, j.reason
-FROM {schema}.job j WHERE j.queue = $1 AND j.state <> 0
-ORDER BY j.queue, j.state, j.place LIMIT $2
-"""
-_RESUME_LOOSE = "SELECT {schema}.resume_loose($1, $2::bigint[], $3)"
 _CANCEL = "SELECT * FROM {schema}.cancel_jobs($1, $2::bigint[])"
 _RETRY = "SELECT * FROM {schema}.retry_jobs($1, $2::bigint[])"
 _REDRIVE = "SELECT {schema}.redrive_jobs($1, $2, $3::bigint[], $4)"
@@ -160,18 +152,6 @@ class LaneAdmin:
 
     def __repr__(self) -> str:
         return f"LaneAdmin({self._queue.name!r})"
-
-
-@dataclass(frozen=True, slots=True)
-class StoppedJob:
-    """A blocked or parked job without a key."""
-
-    place: int
-    state: Literal["blocked", "parked"]
-    attempts: int
-    seconds: float
-    """Its age in seconds."""
-    reason: str | None
 
 
 class Retained(NamedTuple):
@@ -319,17 +299,6 @@ class JobAdmin:
         `"missing"`. Suspends and raises as `cancel` does.
         """
         return dict(await self._access.rows(_RETRY, self._queue, _places(places, empty=True)))
-
-    async def stopped(self, *, limit: int = 100) -> builtins.list[StoppedJob]:
-        """Return blocked or parked jobs without a key, the blocked ones first."""
-        rows = await self._access.rows(_STOPPED, self._queue, checks.count("limit", limit))
-        return [StoppedJob(*row) for row in rows]
-
-    async def resume(self, places: Collection[int], *, skip: bool = False) -> int:
-        """Continue such jobs with attempts from 0, or make them dead letters; return their number."""
-        values = (_places(places), checks.flag("skip", skip))
-        ((count,),) = await self._access.rows(_RESUME_LOOSE, self._queue, *values)
-        return int(count)
 
     async def redrive(
         self,

@@ -5,7 +5,7 @@ Columns are arrays of text and whole numbers, so that codecs of a connection can
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -13,11 +13,10 @@ from ..._core.checks import bad
 from ..client.errors import sqlstate
 from ..client.names import channel_name, quoted
 from ..records.access import NO_RIGHT
-from ..records.values import mapping_text, name_text
+from ..records.values import RecordColumns, mapping_text, name_text
 from .ring import need_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from uuid import UUID
 
     from ..._core.trace_context import TraceHeaders
@@ -73,7 +72,7 @@ class Enqueued(NamedTuple):
 
 
 @dataclass(slots=True)
-class JobColumns:
+class JobColumns(RecordColumns):
     """Jobs to enqueue, as parallel columns."""
 
     keys: list[str | None] = field(default_factory=list["str | None"])
@@ -84,14 +83,6 @@ class JobColumns:
     slots: list[int | None] = field(default_factory=list["int | None"])
     ids: list[str] = field(default_factory=list[str])
     locks: list[str | None] = field(default_factory=list["str | None"])
-
-    def pick(self, places: Sequence[int]) -> JobColumns:
-        """Return the jobs at these places."""
-        made = JobColumns()
-        for each in fields(self):
-            column = getattr(self, each.name)
-            getattr(made, each.name).extend([column[place] for place in places])
-        return made
 
     @property
     def values(self) -> tuple[list[Any] | None, ...]:

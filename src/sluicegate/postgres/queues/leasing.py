@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from ..._core import checks
 from ..._core.checks import bad
 from ..._core.classify import caused
 from ..._core.errors import UnavailableError
@@ -27,7 +26,7 @@ from ..client.errors import sqlstate
 from ..client.names import quoted
 from ..records.values import milliseconds
 from ..schema.contents import WITHOUT_LANE
-from ..schema.opened import check_schema_name, opened_schema
+from ..schema.opened import opened_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -433,45 +432,17 @@ class QueueOptions:
     back_after: float
     ends: bool
 
+    def __post_init__(self) -> None:
+        if self.lease < SHORTEST_LEASE:
+            raise bad("lease", self.lease, f"must be at least {SHORTEST_LEASE} s")
+
     @property
     def extend_every(self) -> float:
         """Seconds between extensions of leases."""
         return self.lease / EXTENSIONS
 
-    @classmethod
-    def of(
-        cls,
-        queue: object,
-        *,
-        schema: str,
-        group: str,
-        consumer: str | None,
-        lease: float | timedelta,
-        per_key: int,
-        poll: float | timedelta,
-        back_after: float | timedelta,
-        ends: bool,
-    ) -> QueueOptions:
-        """Check the arguments. Raises `ConfigError`."""
-        seconds = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
-        if seconds < SHORTEST_LEASE:
-            raise bad("lease", lease, f"must be at least {SHORTEST_LEASE} s")
-        return cls(
-            queue=checks.text("queue", queue),
-            schema=check_schema_name(schema),
-            group=checks.text("group", group),
-            consumer=_own_name() if consumer is None else checks.text("consumer", consumer),
-            lease=seconds,
-            per_key=checks.count("per_key", per_key),
-            poll=checks.seconds("poll", poll, usual=checks.LONG_DELAY),
-            back_after=checks.seconds(
-                "back_after", back_after, zero=True, usual=checks.LONG_TIMEOUT
-            ),
-            ends=checks.flag("ends", ends),
-        )
 
-
-def _own_name() -> str:
+def own_name() -> str:
     """Return a unique name by which operators can find the process."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 

@@ -7,24 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._core import checks
 from ..._core.keywords import known_arguments
 from ..client.access import PostgresAccess
-from ..records.monitor import EVERY, Monitor, QueueObserver
-from ..schema.opened import DEFAULT_SCHEMA
+from ..records.monitor import Monitor, QueueObserver
 from .queries import QueueQueries
-from .stats import QueueFigures, QueueMonitorStats
+from .stats import QueueFigures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import timedelta
-
     from ..._core.clock import Clock
     from .stats import QueueStats, StoredQueue
 
 
 @known_arguments(access=PostgresAccess)
-class QueueMonitor(Monitor[QueueFigures, QueueMonitorStats]):
+class QueueMonitor(Monitor[QueueFigures, QueueObserver]):
     """Reads the figures of all queues in a schema every few seconds while it is open.
 
     One process per schema is enough; several report the same figures. It may run in a consumer's
@@ -51,28 +46,6 @@ class QueueMonitor(Monitor[QueueFigures, QueueMonitorStats]):
     _what = "queues"
     _part = "queue"
 
-    def __init__(
-        self,
-        dsn: str | PostgresAccess,
-        *,
-        schema: str = DEFAULT_SCHEMA,
-        name: str | None = None,
-        observers: Iterable[QueueObserver] = (),
-        every: float | timedelta = EVERY,
-        count_to: int = 10_000,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(
-            dsn,
-            QueueMonitorStats,
-            schema=schema,
-            name=name,
-            observers=observers,
-            every=every,
-            clock=clock,
-        )
-        self._count_to = checks.count("count_to", count_to)
-
     async def _read(self, clock: Clock) -> QueueFigures:
         del clock
         queries = QueueQueries(self._access_to("queues"))
@@ -89,16 +62,3 @@ class QueueMonitor(Monitor[QueueFigures, QueueMonitorStats]):
             return None
         self._record.succeed_in_part(queue.name)
         return stats
-
-    async def poll(self) -> QueueFigures:
-        """Read the figures of the queues now, and store them.
-
-        Raises `ClosedError` if this is not open, `ConfigError` for a schema that is missing or too
-        old, and the errors of `QueueAdmin`. Suspends for a few queries; a cancelled call stores
-        nothing.
-        """
-        return await self._poll()
-
-    def stats(self) -> QueueMonitorStats:
-        """Return the figures of the last reading. Does not suspend; may be called in any thread."""
-        return self._record.stats()

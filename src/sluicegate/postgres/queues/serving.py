@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import PositionLost, UnavailableError
-from ..._core.logs import for_log, log_safely, storable
+from ..._core.logs import for_log, log_safely
 from ..._core.runtime.threads import close_within
-from ..._core.text import text_of
 from ..records.source import RETRY_TO, Serving, logger
 from ..schema.contents import LOST_JOBS
 from .firing import Firing
@@ -331,52 +330,10 @@ class OpenQueue(Serving):
             raise PositionLost(f"the lease of {claim.partition} has ended")
         return lease
 
-    async def put_back(
-        self,
-        claim: SourceClaim,
-        settled: int,
-        record: SourceRecord,
-        *,
-        error: BaseException | None,
-        delay: float,
-        tries: int,
-    ) -> ReturnedAs | None:
-        """Put back a job for a delay, together with the later jobs of its key."""
-        reason = None if error is None else storable(text_of(error))
-        given = {"delay": delay, "attempts": tries, "reason": reason}
-        fate = await self._settle_one(claim, settled, record, action="nak", **given)
-        if fate is not None:
-            self._due_at = min(self._due_at, self._clock.now() + delay)
-            self.news.fire()
-        return fate
-
-    async def give_up(
-        self,
-        claim: SourceClaim,
-        settled: int,
-        record: SourceRecord,
-        *,
-        error: BaseException,
-        tries: int,
-        bury: bool,
-    ) -> ReturnedAs | None:
-        """Leave a job that cannot be handled to the queue."""
-        fate = await self._settle_one(
-            claim,
-            settled,
-            record,
-            action="bury" if bury else "fail",
-            attempts=tries,
-            reason=storable(text_of(error)),
-            error=type(error).__name__,
-        )
-        if fate == "dead_lettered":
-            self.news.fire()
-        return fate
-
-    async def _settle_one(
+    async def settle_one(
         self, claim: SourceClaim, settled: int, record: SourceRecord, **settled_as: object
     ) -> ReturnedAs | None:
+        """Settle a job that was not handled, and end its lease, with the later jobs of its key."""
         lease = self._book.of(claim)
         if lease is None:
             return None
@@ -390,6 +347,10 @@ class OpenQueue(Serving):
             self._lose([lease], _REPLACED)
             return None
         self._end([lease])
+        if settlement.delay is not None:
+            self._due_at = min(self._due_at, self._clock.now() + settlement.delay)
+        if settlement.delay is not None or fate == "dead":
+            self.news.fire()
         return RETURNED[fate]
 
     # -- the end of leases -------------------------------------------------------------------------

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 Poison: TypeAlias = Literal["skip", "block", "block_and_dead_letter", "park_key"]
 
 POISONS: tuple[Poison, ...] = ("skip", "block", "block_and_dead_letter", "park_key")
-LONGEST_NAME = 200
-"""The most bytes in a queue's name."""
 MOST = 2**31 - 1
 FIXED = ("slot_function", "ordering_required", "sticky")
 """Settings that can only be changed while a queue is empty, since they determine jobs and lanes."""
@@ -125,14 +123,6 @@ def interval(name: str, value: object) -> timedelta | None:
     """Convert seconds or a `timedelta` to a `timedelta`. Raises `ConfigError`."""
     found = checks.optional_seconds(name, value, usual=checks.LONG_PERIOD)
     return None if found is None else timedelta(seconds=found)
-
-
-def queue_name(name: object) -> str:
-    """Check the name of a queue. Raises `ConfigError`."""
-    text = checks.text("queue", cast("str", name))
-    if len(text.encode("utf-8", "surrogatepass")) > LONGEST_NAME:
-        raise bad("queue", text, f"must have at most {LONGEST_NAME} bytes")
-    return text
 
 
 def _whole(name: str, value: int) -> None:

@@ -264,9 +264,6 @@ class _GivenJobs(GivenRecords[JobColumns]):
                 faults[place] = bad("payload", f"{len(text)} characters", rule)
         return faults
 
-    def _pick(self, places: Sequence[int]) -> JobColumns:
-        return self.columns.pick(places)
-
 
 class _QueueWrite(RecordWrite[JobColumns]):
     """Enqueues the jobs of one batch."""

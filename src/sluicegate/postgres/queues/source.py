@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..._core import checks
 from ..._core.keywords import known_arguments
+from ..._core.logs import storable
 from ..._core.source import SourceCapabilities
+from ..._core.text import text_of
 from ..client.access import PostgresAccess
 from ..records.source import RecordSource
+from ..schema.opened import check_schema_name
 from .enqueue import queue_channel
-from .leasing import QueueLeases, QueueOptions
+from .leasing import QueueLeases, QueueOptions, own_name
 from .serving import OpenQueue
 
 if TYPE_CHECKING:
@@ -90,16 +94,18 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
         ends: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self._options = QueueOptions.of(
-            queue,
-            schema=schema,
-            group=group,
-            consumer=consumer,
-            lease=lease,
-            per_key=per_key,
-            poll=poll,
-            back_after=back_after,
-            ends=ends,
+        self._options = QueueOptions(
+            lease=checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT),
+            queue=checks.text("queue", queue),
+            schema=check_schema_name(schema),
+            group=checks.text("group", group),
+            consumer=own_name() if consumer is None else checks.text("consumer", consumer),
+            per_key=checks.count("per_key", per_key),
+            poll=checks.seconds("poll", poll, usual=checks.LONG_DELAY),
+            back_after=checks.seconds(
+                "back_after", back_after, zero=True, usual=checks.LONG_TIMEOUT
+            ),
+            ends=checks.flag("ends", ends),
         )
         super().__init__(dsn, lease=lease, clock=clock)
 
@@ -158,9 +164,9 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
         tries: int,
     ) -> ReturnedAs | None:
         """Put back a job into the queue for `delay` seconds, with the later jobs of its key."""
-        return await self._opened.put_back(
-            claim, settled, record, error=error, delay=delay, tries=tries
-        )
+        reason = None if error is None else storable(text_of(error))
+        given = {"delay": delay, "attempts": tries, "reason": reason}
+        return await self._opened.settle_one(claim, settled, record, action="nak", **given)
 
     async def give_up(
         self,
@@ -173,8 +179,14 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
         bury: bool,
     ) -> ReturnedAs | None:
         """Leave a job that cannot be handled to the queue, which applies its `poison` setting."""
-        return await self._opened.give_up(
-            claim, settled, record, error=error, tries=tries, bury=bury
+        return await self._opened.settle_one(
+            claim,
+            settled,
+            record,
+            action="bury" if bury else "fail",
+            attempts=tries,
+            reason=storable(text_of(error)),
+            error=type(error).__name__,
         )
 
     def __repr__(self) -> str:

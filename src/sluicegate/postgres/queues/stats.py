@@ -166,16 +166,3 @@ class QueueFigures:
     """Dead rows of the queue tables, as estimated by the server."""
     sizes: Mapping[str, int]
     """Bytes of those tables, including their indexes."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueueMonitorStats:
-    """The state of a `QueueMonitor`, and the figures of its last reading."""
-
-    state: Literal["open", "closed"]
-    polls: int
-    """Number of completed readings."""
-    failed: int
-    """Number of failed readings, and of failed queries of single queues."""
-    figures: QueueFigures | None = None
-    """`None` before the first reading, after a failed one, and if the last one is too old."""

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import threading
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from ..._core import checks
@@ -21,7 +22,7 @@ from ..._core.errors import ClosedError
 from ..._core.logs import for_log, log_safely
 from ..._core.observer import Watchers
 from ..client.connections import Connections
-from ..schema.opened import opened_schema
+from ..schema.opened import DEFAULT_SCHEMA, opened_schema
 from .access import SchemaObject
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sluicegate.postgres")
 
 FiguresT = TypeVar("FiguresT")
-StatsT = TypeVar("StatsT")
 
 EVERY = 15.0
 """Default interval in seconds between two polls."""
@@ -83,7 +83,23 @@ class StreamObserver(MonitorObserver):
     """
 
 
-class Monitor(SchemaObject, Generic[FiguresT, StatsT]):
+ObserverT = TypeVar("ObserverT", bound=MonitorObserver)
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorStats(Generic[FiguresT]):
+    """The state of a monitor, with the figures of its last poll."""
+
+    state: Literal["open", "closed"]
+    polls: int
+    """Number of completed polls."""
+    failed: int
+    """Number of failed polls, and of failed queries of parts."""
+    figures: FiguresT | None = None
+    """`None` before the first poll, after a failed one, and if the last one is too old."""
+
+
+class Monitor(SchemaObject, Generic[FiguresT, ObserverT]):
     """Reads the figures of a schema every few seconds while it is open."""
 
     _run_time = ("_connections", "_turn", "_reading_clock", "_is_checked")
@@ -96,21 +112,22 @@ class Monitor(SchemaObject, Generic[FiguresT, StatsT]):
     def __init__(
         self,
         dsn: str | PostgresAccess,
-        make: Callable[[Literal["open", "closed"], int, int, FiguresT | None], StatsT],
         *,
-        schema: str,
-        name: str | None,
-        observers: Iterable[Any],
-        every: float | timedelta,
-        clock: Clock | None,
+        schema: str = DEFAULT_SCHEMA,
+        name: str | None = None,
+        observers: Iterable[ObserverT] = (),
+        every: float | timedelta = EVERY,
+        count_to: int = 10_000,
+        clock: Clock | None = None,
     ) -> None:
         super().__init__(dsn, schema=schema, size=1, statement_timeout=QUERY_TIMEOUT)
         self.name = self._schema if name is None else checks.text("name", name)
         self._observers = Watchers(self._check(observers))
         self._every = checks.seconds("every", every, usual=checks.LONG_TIMEOUT)
         self._clock = checks.checked_clock(clock)
-        self._record: _PollRecord[FiguresT, StatsT] = _PollRecord(
-            self.name, STALE_AFTER * self._every, make, what=self._what, part=self._part
+        self._count_to = checks.count("count_to", count_to)
+        self._record: _PollRecord[FiguresT] = _PollRecord(
+            self.name, STALE_AFTER * self._every, what=self._what, part=self._part
         )
         self._turn: asyncio.Lock | None = None
         self._reading_clock: Clock | None = None
@@ -148,14 +165,23 @@ class Monitor(SchemaObject, Generic[FiguresT, StatsT]):
     async def _run(self, clock: Clock) -> None:
         while True:
             try:
-                await self._poll()
+                await self.poll()
             except Exception as error:
                 self._record.fail(error)
             self._observers.tell(lambda observer: observer.on_polled(self.name))
             await clock.sleep(self._every)
 
-    async def _poll(self) -> FiguresT:
-        """Read the figures now, and store them with the time at which the poll began."""
+    def stats(self) -> MonitorStats[FiguresT]:
+        """Return the figures of the last poll, from any thread. Does not suspend."""
+        return self._record.stats()
+
+    async def poll(self) -> FiguresT:
+        """Read the figures now, and store them with the time at which the poll began.
+
+        Raises `ClosedError` if the monitor is not open, `ConfigError` if the schema is missing or
+        older, and the errors of the schema's admin class. Suspends for a few queries; a cancelled
+        poll stores nothing.
+        """
         turn, clock = self._turn, self._reading_clock
         if turn is None or clock is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
@@ -181,21 +207,19 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-class _PollRecord(Generic[FiguresT, StatsT]):
+class _PollRecord(Generic[FiguresT]):
     """The counts of polls, and the figures of the last one. Read from any thread."""
 
     def __init__(
         self,
         name: str,
         stale_after: float,
-        make: Callable[[Literal["open", "closed"], int, int, FiguresT | None], StatsT],
         *,
         what: str,
         part: str,
     ) -> None:
         self._name = name
         self._stale_after = stale_after
-        self._make = make
         self._what = what
         self._part = part
         self._state: Literal["open", "closed"] = "closed"
@@ -254,11 +278,11 @@ class _PollRecord(Generic[FiguresT, StatsT]):
             self._unread.remove(name)
             log_safely(logger, logging.INFO, _PART_AGAIN, self._name, self._part, name)
 
-    def stats(self) -> StatsT:
+    def stats(self) -> MonitorStats[FiguresT]:
         """Return the counts, and the figures unless they are too old."""
         with self._lock:
             at, clock, figures = self._at, self._clock, self._figures
             state, polls, failed = self._state, self._polls, self._failed
         if clock is not None and figures and clock.now() - at > self._stale_after:
             figures = None
-        return self._make(state, polls, failed, figures)
+        return MonitorStats(state, polls, failed, figures)

@@ -41,7 +41,7 @@ from ..client.errors import (
 from ..client.refusals import for_opening, privilege, refusal, repair_of
 from ..schema.opened import opened_schema
 from .access import NO_RIGHT, NOT_INSTALLED, SchemaObject
-from .values import message_id
+from .values import RecordColumns, message_id
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping, Sequence
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ..client.notifications import Notifier
     from ..client.statements import Statements
 
-ColumnsT = TypeVar("ColumnsT")
+ColumnsT = TypeVar("ColumnsT", bound=RecordColumns)
 
 
 class RecordSink(SchemaObject):
@@ -199,10 +199,6 @@ class GivenRecords(ABC, Generic[ColumnsT]):
     def _encode(self, contents: Sequence[Any]) -> Mapping[int, Exception]:
         """Add the contents; return the errors by place."""
 
-    @abstractmethod
-    def _pick(self, places: Sequence[int]) -> ColumnsT:
-        """Return the columns of the records at these places."""
-
     def _id(self, item: Any, token: str) -> str:
         part = self._parts["id"]
         found = None if part is None else message_id(part(item))
@@ -216,7 +212,7 @@ class GivenRecords(ABC, Generic[ColumnsT]):
 
     def keep(self, places: Sequence[int]) -> None:
         """Keep only the records at these places."""
-        self.columns = self._pick(places)
+        self.columns = self.columns.pick(places)
         self.indices = [self.indices[place] for place in places]
 
 

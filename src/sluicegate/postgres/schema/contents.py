@@ -39,19 +39,14 @@ _LOG = ("message", "position")
 _SLOTS = "subscription_slot"
 QUEUES = ("queue", "job", "lane", "bell", "finished_job", "queueing_lock", "job_place")
 """The tables that the role must be able to read."""
-_HIGHEST = {
-    "job_place": """SELECT max(p.place) FROM {schema}.queue q CROSS JOIN LATERAL (
+_HIGHEST = """SELECT max(p.place) FROM {schema}.queue q CROSS JOIN LATERAL (
       (SELECT j.place FROM {schema}.job j WHERE j.queue = q.name ORDER BY j.place DESC LIMIT 1)
       UNION ALL
       (SELECT f.place FROM {schema}.finished_job f WHERE f.queue = q.name
-       ORDER BY f.place DESC LIMIT 1)) p""",
-}
-_DANGERS = {
-    "job_place": "new jobs would overtake earlier ones, or be refused",
-}
-_LAST_PLACE = """
-SELECT (SELECT last_value - (NOT is_called)::int FROM {schema}.{sequence}) AS last,
-  coalesce(({highest}), 0) AS stored
+       ORDER BY f.place DESC LIMIT 1)) p"""
+_LAST_PLACE = f"""
+SELECT (SELECT last_value - (NOT is_called)::int FROM {{schema}}.job_place) AS last,
+  coalesce(({_HIGHEST}), 0) AS stored
 """
 WITHOUT_LANE = """
 SELECT q.name, count(*) AS keys, min(k.key) AS key
@@ -182,32 +177,26 @@ def _ahead(schema: LogSchema, name: str, position: int, last: int) -> SchemaProb
 async def problems_of_queues(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
     """Return the problems of queues. Needs the right to read `QUEUES`."""
     problems: list[SchemaProblem] = []
-    for sequence, query in _HIGHEST.items():
-        highest = query.format(schema=schema.sql)
-        statement = _LAST_PLACE.format(schema=schema.sql, sequence=sequence, highest=highest)
-        row = await con.fetchrow(statement)
-        assert row is not None  # always one row
-        if row["last"] < row["stored"]:
-            problems.append(_place_behind(schema, sequence, row["last"], row["stored"]))
+    row = await con.fetchrow(_LAST_PLACE.format(schema=schema.sql))
+    assert row is not None  # always one row
+    if row["last"] < row["stored"]:
+        problems.append(_place_behind(schema, row["last"], row["stored"]))
     rows = await con.fetch(WITHOUT_LANE.format(schema=schema.sql), LOOKED_AT, None)
     problems += [_without_lane(schema, *row) for row in rows]
     unused = await con.fetch(_UNUSED_LOCKS.format(schema=schema.sql))
     return [*problems, *(_lock_without_job(schema, *row) for row in unused)]
 
 
-def _place_behind(schema: LogSchema, sequence: str, last: int, stored: int) -> SchemaProblem:
+def _place_behind(schema: LogSchema, last: int, stored: int) -> SchemaProblem:
     text = (
-        f"the sequence {sequence} is at {last}, but {stored} is in use already: "
-        f"{_DANGERS[sequence]}"
+        f"the sequence job_place is at {last}, but {stored} is in use already: new jobs would overtake "
+        "earlier ones, or be refused"
     )
-    highest = _HIGHEST[sequence].format(schema=schema.sql)
+    sequence, highest = f"{schema.sql}.job_place", _HIGHEST.format(schema=schema.sql)
     repair = (
         "BEGIN",
         f"LOCK TABLE {schema.sql}.job, {schema.sql}.lane IN EXCLUSIVE MODE",
-        (
-            f"SELECT setval('{schema.sql}.{sequence}', greatest(last_value, ({highest}))) "
-            f"FROM {schema.sql}.{sequence}"
-        ),
+        f"SELECT setval('{sequence}', greatest(last_value, ({highest}))) FROM {sequence}",
         "COMMIT",
     )
     return SchemaProblem("sequence-behind", text, repair)

@@ -31,36 +31,12 @@ _CREATE = re.compile(
     r"CREATE (?:OR REPLACE )?(?:UNIQUE )?(?P<kind>FUNCTION|INDEX|SEQUENCE|TABLE|TRIGGER|VIEW) "
     r"(?:\{schema\}\.)?(?P<name>\w+)"
 )
-_KEYS = {
-    "message": {
-        "message_pkey": "PRIMARY KEY (position)",
-        "message_version": "UNIQUE (stream, version)",
-        "message_id": "UNIQUE (id)",
-    },
-    "stream_end": {"stream_end_pkey": "PRIMARY KEY (stream)"},
-    "subscription": {"subscription_pkey": "PRIMARY KEY (name)"},
-    "subscription_slot": {"subscription_slot_pkey": "PRIMARY KEY (name, slot)"},
-    "subscription_member": {"subscription_member_pkey": "PRIMARY KEY (name, member)"},
-    "subscription_skip": {"subscription_skip_pkey": "PRIMARY KEY (name, position)"},
-    "parked": {"parked_pkey": "PRIMARY KEY (id)"},
-    "migration": {"migration_pkey": "PRIMARY KEY (version)"},
-    "meta": {"meta_pkey": "PRIMARY KEY (name)"},
-    "grantee": {"grantee_pkey": "PRIMARY KEY (role, rights)"},
-    "queue": {"queue_pkey": "PRIMARY KEY (name)"},
-    "job": {"job_pkey": "PRIMARY KEY (queue, place)"},
-    "lane": {"lane_pkey": "PRIMARY KEY (queue, key)"},
-    "bell": {"bell_pkey": "PRIMARY KEY (queue, low)"},
-    "finished_job": {"finished_job_pkey": "PRIMARY KEY (queue, place)"},
-    "job_id": {"job_id_pkey": "PRIMARY KEY (queue, id)"},
-    "queue_client": {"queue_client_pkey": "PRIMARY KEY (queue, client)"},
-    "queueing_lock": {"queueing_lock_pkey": "PRIMARY KEY (queue, lock)"},
-    "ring_range": {"ring_range_pkey": "PRIMARY KEY (queue, grp, lo)"},
-    "queue_member": {"queue_member_pkey": "PRIMARY KEY (queue, grp, consumer)"},
-    "queue_group": {"queue_group_pkey": "PRIMARY KEY (queue, grp)"},
-    "schedule": {"schedule_pkey": "PRIMARY KEY (queue, name)"},
-}
-"""The keys of each table that the migrations create; a test compares them with the catalogs. Checks
-and foreign keys only guard against our own bugs.
+_KEY = re.compile(
+    r"(?P<column>\w+) (?:bigint|int|text)\b[^,\n]* PRIMARY KEY(?! \()"
+    r"|(?:CONSTRAINT (?P<name>\w+) )?(?P<kind>PRIMARY KEY|UNIQUE) \((?P<columns>[\w, ]+)\)"
+)
+"""A key in the statement that creates a table. A test compares them with the catalogs. Checks and
+foreign keys only guard against our own bugs.
 """
 _COUNTS = "INCREMENT 1 CACHE 1 NO CYCLE"
 _COUNTERS = {
@@ -188,7 +164,11 @@ def _objects_of(statement: str) -> Iterator[SchemaObject]:
     after = statement.partition(" ON {schema}.")[2].split(maxsplit=1)
     yield SchemaObject(kind, name, statement, after[0] if kind == "trigger" else None)
     if kind == "table":
-        for key, definition in _KEYS[name].items():
+        for each in _KEY.finditer(statement):
+            columns, is_unique = each["column"] or each["columns"], each["kind"] == "UNIQUE"
+            usual = f"{name}_{columns.replace(', ', '_')}_key" if is_unique else f"{name}_pkey"
+            key = each["name"] or usual  # as the server names it
+            definition = f"{each['kind'] or 'PRIMARY KEY'} ({columns})"
             add = f"ALTER TABLE {{schema}}.{name} ADD CONSTRAINT {key} {definition}"
             yield SchemaObject("constraint", key, add, name)
 

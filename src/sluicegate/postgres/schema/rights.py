@@ -109,7 +109,7 @@ GRANTS: Mapping[Rights, tuple[Grant, ...]] = {
         *_tables("queue", "queue_group", privileges=("INSERT", "UPDATE")),
         *_tables("schedule", privileges=("INSERT", "UPDATE", "DELETE")),
         *_tables("job_id", "queue_client", privileges=("DELETE",)),
-        *_functions("resume_lane", "park_lane", "resume_loose", "redrive_jobs"),
+        *_functions("resume_lane", "park_lane", "redrive_jobs"),
         *_functions("cancel_jobs", "retry_jobs", "run_schedule"),
         *_functions("purge_finished", "purge_waiting", "assign_ranges", "ring_again"),
     ),

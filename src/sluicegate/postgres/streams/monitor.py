@@ -15,7 +15,7 @@ from ..client.access import PostgresAccess
 from ..records.monitor import EVERY, Monitor, StreamObserver
 from ..schema.opened import DEFAULT_SCHEMA
 from .queries import LogQueries
-from .stats import LogFigures, LogStats
+from .stats import LogFigures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @known_arguments(access=PostgresAccess)
-class StreamMonitor(Monitor[LogFigures, LogStats]):
+class StreamMonitor(Monitor[LogFigures, StreamObserver]):
     """Reads the figures of a log periodically while it is open, and passes them to observers.
 
     Run it in one process per log; several would show the same figures. It may run in a consumer's
@@ -71,14 +71,13 @@ class StreamMonitor(Monitor[LogFigures, LogStats]):
     ) -> None:
         super().__init__(
             dsn,
-            LogStats,
             schema=schema,
             name=name,
             observers=observers,
             every=every,
+            count_to=count_to,
             clock=clock,
         )
-        self._count_to = checks.count("count_to", count_to)
         self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
         self._at = -1
         """The position at which the horizon was seen last, and since when."""
@@ -116,16 +115,3 @@ class StreamMonitor(Monitor[LogFigures, LogStats]):
         else:
             self._record.succeed_in_part(name)
         return stored.stats.with_backlog(backlog)
-
-    async def poll(self) -> LogFigures:
-        """Read and store the figures now.
-
-        Raises `ClosedError` if the monitor is not open, `ConfigError` if the schema is missing or
-        older, and the errors of `SubscriptionAdmin`. Suspends for a few queries; a cancelled poll
-        stores nothing.
-        """
-        return await self._poll()
-
-    def stats(self) -> LogStats:
-        """Return the figures of the last poll, from any thread. Does not suspend."""
-        return self._record.stats()

@@ -11,8 +11,6 @@ from ..._core.checks import bad
 from ..._core.subscriptions import SLOTS, SubscriptionLocks, SubscriptionStart, SubscriptionState
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from .log_reader import LogReader
     from .selection import SelectedLog
 
@@ -42,35 +40,14 @@ class StreamOptions:
     slots_at_once: int
     ends: bool
 
+    def __post_init__(self) -> None:
+        if checks.count("slots_at_once", self.slots_at_once) > SLOTS:
+            raise bad("slots_at_once", self.slots_at_once, f"must be at most {SLOTS}")
+
     @property
     def check_every(self) -> float:
         """Seconds between checks of the subscription while this process has slots."""
         return max(CHECK_EVERY, self.poll)
-
-    @classmethod
-    def of(
-        cls,
-        subscription: object,
-        selection: SelectedLog,
-        start: StreamStartPoint,
-        *,
-        poll: float | timedelta,
-        hold: float | timedelta,
-        slots_at_once: int,
-        ends: bool,
-    ) -> StreamOptions:
-        """Check the arguments. Raises `ConfigError`."""
-        if checks.count("slots_at_once", slots_at_once) > SLOTS:
-            raise bad("slots_at_once", slots_at_once, f"must be at most {SLOTS}")
-        return cls(
-            subscription=checks.text("subscription", subscription),
-            selection=selection,
-            start=start,
-            poll=checks.seconds("poll", poll, usual=checks.LONG_DELAY),
-            hold=checks.seconds("hold", hold, zero=True, usual=checks.LONG_TIMEOUT),
-            slots_at_once=slots_at_once,
-            ends=checks.flag("ends", ends),
-        )
 
 
 def check_providers(state: object, locks: object) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..._core import checks
 from ..._core.clock import LOOP_CLOCK
@@ -24,19 +25,94 @@ PAGE = 500
 """Default page size: the maximum number of messages in memory."""
 
 
-class _Reader:
+MessagesT = TypeVar("MessagesT")
+"""The iterator over messages, asynchronous or not."""
+
+
+class _Reader(ABC, Generic[MessagesT]):
     """What a reader reads, page by page, on a connection of any kind."""
 
-    def __init__(self, schema: str, page: int) -> None:
+    def __init__(self, connection: Any, *, schema: str = "sluicegate", page: int = PAGE) -> None:
         self._schema = checks.text("schema", schema)
         self._page = checks.count("page", page)
+        self._connection = connection
 
-    def _of_stream(
-        self, stream: str, start: int, *, backwards: bool, limit: int | None
-    ) -> StreamReading:
-        return StreamReading(
-            self._schema, stream, start, backwards=backwards, limit=limit, page=self._page
+    def read(
+        self, stream: str, *, start: int = 0, backwards: bool = False, limit: int | None = None
+    ) -> MessagesT:
+        """Iterate over the current messages of a stream, by version.
+
+        Args:
+            stream: its name. A stream that does not exist has no messages.
+            start: the first version.
+            backwards: begin with the last message and end with the version `start`.
+            limit: maximum number of messages. Default: all.
+
+        Suspends, or blocks on a blocking connection, for each page.
+        """
+        return self._messages(
+            StreamReading(
+                self._schema, stream, start, backwards=backwards, limit=limit, page=self._page
+            )
         )
+
+    def scan(
+        self,
+        *,
+        category: str | None = None,
+        streams: str | Iterable[str] | None = None,
+        start: ReadFrom = "beginning",
+        backwards: bool = False,
+        limit: int | None = None,
+    ) -> MessagesT:
+        """Iterate over the messages of several streams by position, up to the current horizon.
+
+        Messages that an open transaction may still precede are omitted; a later scan from the next
+        position returns them.
+
+        Args:
+            category: only streams of this category, the part of a name before the first `-`.
+            streams: only these streams: one name or several; `*` matches any text, as in
+                `"order-*"`. Default: all streams.
+            start: `"beginning"`, a position, or an aware time: messages appended at that time or
+                later, by the server's clock.
+            backwards: begin with the last message and end at `start`.
+            limit: maximum number of messages. Default: all.
+
+        Suspends, or blocks on a blocking connection, for each page.
+        """
+        return self._messages(
+            self._of_log(category, streams, start, backwards=backwards, limit=limit)
+        )
+
+    def follow(
+        self,
+        *,
+        category: str | None = None,
+        streams: str | Iterable[str] | None = None,
+        start: ReadFrom = "next",
+        limit: int | None = None,
+        timeout: float | timedelta | None = None,
+        poll: float | timedelta = POLL,
+    ) -> MessagesT:
+        """As `scan`, but continue with new messages as they are appended.
+
+        Stores no position; use a subscription for that.
+
+        Args:
+            category: as for `scan`.
+            streams: as for `scan`.
+            start: as for `scan`, or `"next"`, the default: messages appended after the first
+                query. With a time, messages appended before it are omitted; every message
+                appended from now on is returned, regardless of the server's clock.
+            limit: end after this number of messages. Default: none.
+            timeout: seconds without a message after which the iteration ends. Default: never.
+            poll: seconds between two polls of the log while it has no new messages. Default 0.25.
+
+        Suspends or blocks for each page and until there are messages.
+        """
+        reading = self._of_log(category, streams, start, limit=limit, live=True)
+        return self._messages(reading, _Patience(timeout, poll))
 
     def _of_log(
         self,
@@ -58,11 +134,15 @@ class _Reader:
             live=live,
         )
 
+    @abstractmethod
+    def _messages(self, reading: PagedReading, patience: _Patience | None = None) -> MessagesT:
+        """Iterate over the messages of a reading."""
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._schema!r})"
 
 
-class StreamReader(_Reader):
+class StreamReader(_Reader["AsyncGenerator[StoredMessage]"]):
     """Reads the log of a schema on your async connection.
 
     Holds one page of messages. Between two pages, and after an iteration has ended in any way, the
@@ -88,81 +168,7 @@ class StreamReader(_Reader):
     def __init__(
         self, connection: AsyncUserConnection, *, schema: str = "sluicegate", page: int = PAGE
     ) -> None:
-        super().__init__(schema, page)
-        self._connection = connection
-
-    def read(
-        self, stream: str, *, start: int = 0, backwards: bool = False, limit: int | None = None
-    ) -> AsyncGenerator[StoredMessage]:
-        """Iterate over the current messages of a stream, by version.
-
-        Args:
-            stream: its name. A stream that does not exist has no messages.
-            start: the first version.
-            backwards: begin with the last message and end with the version `start`.
-            limit: maximum number of messages. Default: all.
-
-        Suspends for each page.
-        """
-        return self._messages(self._of_stream(stream, start, backwards=backwards, limit=limit))
-
-    def scan(
-        self,
-        *,
-        category: str | None = None,
-        streams: str | Iterable[str] | None = None,
-        start: ReadFrom = "beginning",
-        backwards: bool = False,
-        limit: int | None = None,
-    ) -> AsyncGenerator[StoredMessage]:
-        """Iterate over the messages of several streams by position, up to the current horizon.
-
-        Messages that an open transaction may still precede are omitted; a later scan from the next
-        position returns them.
-
-        Args:
-            category: only streams of this category, the part of a name before the first `-`.
-            streams: only these streams: one name or several; `*` matches any text, as in
-                `"order-*"`. Default: all streams.
-            start: `"beginning"`, a position, or an aware time: messages appended at that time or
-                later, by the server's clock.
-            backwards: begin with the last message and end at `start`.
-            limit: maximum number of messages. Default: all.
-
-        Suspends for each page.
-        """
-        return self._messages(
-            self._of_log(category, streams, start, backwards=backwards, limit=limit)
-        )
-
-    def follow(
-        self,
-        *,
-        category: str | None = None,
-        streams: str | Iterable[str] | None = None,
-        start: ReadFrom = "next",
-        limit: int | None = None,
-        timeout: float | timedelta | None = None,
-        poll: float | timedelta = POLL,
-    ) -> AsyncGenerator[StoredMessage]:
-        """As `scan`, but continue with new messages as they are appended.
-
-        Stores no position; use a subscription for that.
-
-        Args:
-            category: as for `scan`.
-            streams: as for `scan`.
-            start: as for `scan`, or `"next"`, the default: messages appended after the first
-                suspension. With a time, messages appended before it are omitted; every message
-                appended from now on is returned, regardless of the server's clock.
-            limit: end after this number of messages. Default: none.
-            timeout: seconds without a message after which the iteration ends. Default: never.
-            poll: seconds between two polls of the log while it has no new messages. Default 0.25.
-
-        Suspends for each page and until there are messages.
-        """
-        reading = self._of_log(category, streams, start, limit=limit, live=True)
-        return self._messages(reading, _Patience(timeout, poll))
+        super().__init__(connection, schema=schema, page=page)
 
     async def _messages(
         self, reading: PagedReading, patience: _Patience | None = None
@@ -185,7 +191,7 @@ class StreamReader(_Reader):
             return await call_async(self._connection, query)
 
 
-class SyncStreamReader(_Reader):
+class SyncStreamReader(_Reader["Generator[StoredMessage]"]):
     """As `StreamReader`, on a blocking connection.
 
     The connection is a `Connection` of psycopg 3, or a `Session` or `Connection` of SQLAlchemy.
@@ -194,42 +200,7 @@ class SyncStreamReader(_Reader):
     def __init__(
         self, connection: SyncUserConnection, *, schema: str = "sluicegate", page: int = PAGE
     ) -> None:
-        super().__init__(schema, page)
-        self._connection = connection
-
-    def read(
-        self, stream: str, *, start: int = 0, backwards: bool = False, limit: int | None = None
-    ) -> Generator[StoredMessage]:
-        """As `StreamReader.read`. Blocks for each page."""
-        return self._messages(self._of_stream(stream, start, backwards=backwards, limit=limit))
-
-    def scan(
-        self,
-        *,
-        category: str | None = None,
-        streams: str | Iterable[str] | None = None,
-        start: ReadFrom = "beginning",
-        backwards: bool = False,
-        limit: int | None = None,
-    ) -> Generator[StoredMessage]:
-        """As `StreamReader.scan`. Blocks for each page."""
-        return self._messages(
-            self._of_log(category, streams, start, backwards=backwards, limit=limit)
-        )
-
-    def follow(
-        self,
-        *,
-        category: str | None = None,
-        streams: str | Iterable[str] | None = None,
-        start: ReadFrom = "next",
-        limit: int | None = None,
-        timeout: float | timedelta | None = None,
-        poll: float | timedelta = POLL,
-    ) -> Generator[StoredMessage]:
-        """As `StreamReader.follow`. Blocks for each page and until there are messages."""
-        reading = self._of_log(category, streams, start, limit=limit, live=True)
-        return self._messages(reading, _Patience(timeout, poll))
+        super().__init__(connection, schema=schema, page=page)
 
     def _messages(
         self, reading: PagedReading, patience: _Patience | None = None

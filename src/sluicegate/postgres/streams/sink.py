@@ -28,7 +28,7 @@ from ..client.names import quoted
 from ..client.notifications import Notifier
 from ..records.access import UNIQUE
 from ..records.sink import GivenRecords, RecordSink, RecordWrite, getters
-from ..records.values import json_texts_of, mapping_text, name_text, time_of
+from ..records.values import RecordColumns, json_texts_of, mapping_text, name_text, time_of
 from ..schema.opened import DEFAULT_SCHEMA, check_may_append
 from .log import channel_of, readers_of
 from .message import Appended, expected_version, stream_name
@@ -165,7 +165,7 @@ class PostgresStreamSink(RecordSink):
 
 
 @dataclass(slots=True)
-class MessageColumns:
+class MessageColumns(RecordColumns):
     """Messages to append, as parallel columns."""
 
     streams: list[str] = field(default_factory=list[str])
@@ -174,17 +174,6 @@ class MessageColumns:
     metadata: list[str] = field(default_factory=list[str])
     ids: list[str] = field(default_factory=list[str])
     expected: list[int | None] = field(default_factory=list["int | None"])
-
-    def __len__(self) -> int:
-        return len(self.streams)
-
-    def pick(self, places: Sequence[int]) -> MessageColumns:
-        """Return the messages at these places."""
-        streams, types, data, metadata, ids = (
-            [column[place] for place in places] for column in self.texts
-        )
-        expected = [self.expected[place] for place in places]
-        return MessageColumns(streams, types, data, metadata, ids, expected)
 
     @property
     def texts(self) -> tuple[list[str], ...]:
@@ -215,9 +204,6 @@ class _GivenMessages(GivenRecords[MessageColumns]):
         texts, faults = json_texts_of("data", contents)
         self.columns.data.extend(texts)
         return faults
-
-    def _pick(self, places: Sequence[int]) -> MessageColumns:
-        return self.columns.pick(places)
 
 
 def _metadata(value: object, trace: TraceHeaders) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING
 
+from ..._core import checks
 from ..._core.keywords import known_arguments
 from ..._core.opening import opened
 from ..._core.source import SourceCapabilities
@@ -102,14 +103,14 @@ class PostgresStreamSource(RecordSource[OpenStream]):
         clock: Clock | None = None,
     ) -> None:
         selection = SelectedLog(check_schema_name(schema), StreamSelection.of(category, streams))
-        self._options = StreamOptions.of(
-            subscription,
-            selection,
-            StreamStartPoint.of(start),
-            poll=poll,
-            hold=hold,
+        self._options = StreamOptions(
             slots_at_once=slots_at_once,
-            ends=ends,
+            subscription=checks.text("subscription", subscription),
+            selection=selection,
+            start=StreamStartPoint.of(start),
+            poll=checks.seconds("poll", poll, usual=checks.LONG_DELAY),
+            hold=checks.seconds("hold", hold, zero=True, usual=checks.LONG_TIMEOUT),
+            ends=checks.flag("ends", ends),
         )
         super().__init__(dsn, lease=lease, clock=clock)
         check_providers(state, locks)

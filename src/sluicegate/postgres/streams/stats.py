@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,19 +90,6 @@ class LogFigures:
     parked_keys: Mapping[str, int]
     """Number of parked keys by consumer."""
     tables: Mapping[str, TableStats]
-
-
-@dataclass(frozen=True, slots=True)
-class LogStats:
-    """The state of a `StreamMonitor`, with the figures of its last poll."""
-
-    state: Literal["open", "closed"]
-    polls: int
-    """Number of completed polls."""
-    failed: int
-    """Number of failed queries; each is counted once per poll."""
-    figures: LogFigures | None = None
-    """`None` before the first poll, after a failed one, and when the last one is too old."""
 
 
 @dataclass(frozen=True, slots=True)

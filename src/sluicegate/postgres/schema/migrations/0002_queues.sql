@@ -1425,29 +1425,6 @@ BEGIN
     ELSE 'parked' END;
 END $$;
 
--- Blocked and parked jobs without a key: to be tried again, or as dead letters. Returns how many.
-CREATE FUNCTION {schema}.resume_loose(
-  p_queue text, p_places bigint[], p_skips boolean, p_now timestamptz DEFAULT NULL)
-RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-  v_now timestamptz := coalesce(p_now, clock_timestamp());
-  v_places bigint[] := ARRAY(
-    SELECT j.place FROM {schema}.job j
-    WHERE j.queue = p_queue AND j.place = ANY (p_places) AND j.state <> 0
-    ORDER BY j.place FOR UPDATE);
-BEGIN
-  IF p_skips THEN
-    PERFORM {schema}.bury_job(
-      p_queue, j.place, j.attempts, coalesce(j.reason, 'skipped by an operator'), NULL, v_now)
-    FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (v_places);
-    DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (v_places);
-  ELSE
-    UPDATE {schema}.job j SET state = 0, attempts = 0, reason = NULL
-    WHERE j.queue = p_queue AND j.place = ANY (v_places);
-  END IF;
-  RETURN cardinality(v_places);
-END $$;
-
 -- Enqueues dead letters again, behind what is waiting, in the order of their places: those of a key, or
 -- of these places, or the next p_most. Cancelled jobs return only by their places. One whose job is still
 -- blocked in its lane stays. Returns how many.
