@@ -3,7 +3,7 @@
 1. `SLUICEGATE_REPOSITORY` is the address of the repository, for example on GitHub or GitLab. If it
    is set, the README's relative links lead to the repository's files: at the tag of a release,
    otherwise on `main`.
-2. If it is not set, a relative link becomes its text, and there are no project links.
+2. If it is not set, a relative link becomes its text, pictures and project links are omitted.
 3. `SLUICEGATE_SITE` is the address of the documentation, if it is published.
 4. With `SLUICEGATE_NATIVE=1` the wheel contains the compiled encoder of rows, and is for one
    version of Python on one platform. An editable installation has it beside the source.
@@ -24,7 +24,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
-_RELATIVE = re.compile(r"\[([^]]+)\]\((?!https?:)([^)\s]+)\)")
+_RELATIVE = re.compile(r"(!?)\[([^]]+)\]\((?!https?:)([^)\s]+)\)")
 _COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE)
 EXTENSION = Path("sluicegate", "postgres", "copying", "_rows.c")
 """The source of the extension, below `src`."""
@@ -53,7 +53,9 @@ def description(readme: str, files: str) -> str:
     """The README as a package index shows it; `files` is the address of the repository's files."""
 
     def absolute(link: re.Match[str]) -> str:
-        text, target = link.groups()
+        image, text, target = link.groups()
+        if image:  # a host shows the file itself under `raw`
+            return f"![{text}]({files.replace('/blob/', '/raw/')}/{target})" if files else ""
         if not files:
             return text
         page = f"README.md{target}" if target.startswith("#") else target

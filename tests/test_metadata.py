@@ -79,12 +79,11 @@ def test_without_an_address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert found["Description-Content-Type"] == "text/markdown"
     assert found.get_all("Project-URL") is None
     text = described(found)
-    links = LINK.findall(text)
-    assert links
-    assert [link for link in links if not link.startswith("https://")] == []
+    assert [link for link in LINK.findall(text) if not link.startswith("https://")] == []
     assert "<!--" not in text
+    assert "![" not in text
     assert "| PostgreSQL tables | `sluicegate.postgres` | `PostgresSink` | | `postgres` |" in text
-    assert "install it from a checkout." in text
+    assert "Behaviours lists all promises" in text
     readme = (ROOT / "README.md").read_text()
     code = re.compile(r"^```.*?^```$", re.M | re.S)
     assert code.findall(text) == code.findall(readme)
@@ -107,8 +106,10 @@ def test_with_an_address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for link in LINK.findall((ROOT / "README.md").read_text())
         if not link.startswith("https://")
     ]
+    picture = relative.pop(0)
     links = LINK.findall(described(found))
     assert [link for link in links if not link.startswith("https://")] == []
+    assert links.pop(0) == f"{REPOSITORY}/raw/main/{picture}"
     ours = [link.removeprefix(f"{files}/") for link in links if link.startswith(files)]
     assert ours == [f"README.md{link}" if link[0] == "#" else link for link in relative]
 

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tests.annotations import bound, signatures
-from tests.surface import PUBLIC, described, not_exported, surface
+from tests.surface import PAGES, PUBLIC, described, not_exported, surface
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,6 +45,15 @@ def test_no_name_is_described_twice() -> None:
 def test_each_public_name_is_described() -> None:
     missing = public() - {*described()}
     assert missing == set(), "add `::: name` to a page in docs/reference/api"
+
+
+def test_provisional_packages_say_so() -> None:
+    page = (PAGES.parents[1] / "explanation" / "stability.md").read_text()
+    (listed,) = re.findall(r"^\| provisional \| ([^|]+) \|", page, re.M)
+    told = {
+        name for name in PUBLIC if "Provisional:" in (importlib.import_module(name).__doc__ or "")
+    }
+    assert told == {f"sluicegate{name}" for name in re.findall(r"`([^`]+)`", listed)}
 
 
 def test_only_public_names_and_types_of_their_signatures_are_described() -> None:

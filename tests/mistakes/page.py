@@ -32,10 +32,12 @@ SHOWN = (
     "One item instead of several",
 )
 TOP = """\
+---
+description: "Mistakes that are easy to make, and their messages, by topic."
+---
 # Mistakes and their messages
 
-{count} mistakes that are easy to make. Each has a message that says what to write instead; a test
-runs them all. A bad argument raises `ConfigError` when the object is constructed, before anything
+{count} mistakes that are easy to make; each has a message that says what to write instead. A bad argument raises `ConfigError` when the object is constructed, before anything
 starts: the message names the argument, its value and the rule. What only the server knows is an
 error at opening. A likely mistake that may be intended is a `SluicegateWarning` at your line; make it
 an error with `warnings.simplefilter("error", sluicegate.errors.SluicegateWarning)`. No message shows a
@@ -111,9 +113,11 @@ def _grouped(mistakes: Iterable[Mistake], answers: dict[str, Told]) -> str:
     titles: defaultdict[str, list[str]] = defaultdict(list)
     for each in mistakes:
         titles[_phase(each, answers)].append(each.title)
-    return "\n\n".join(
+    shown = "\n\n".join(
         f"*{phase}*\n: {'; '.join(titles[phase])}." for phase in PHASES if titles[phase]
     )
+    count = sum(map(len, titles.values()))
+    return f'<details markdown="1"><summary>{count} mistakes</summary>\n\n{shown}\n\n</details>'
 
 
 def _phase(mistake: Mistake, answers: dict[str, Told]) -> str:

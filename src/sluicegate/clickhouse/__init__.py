@@ -1,5 +1,7 @@
 """Rows and columns to tables of ClickHouse, over HTTP.
 
+Provisional: its public names may change in a minor release.
+
 - `sink`; `table`: the open table, compared with what `server` reads.
 - `values`: what columns hold exactly; `arrow`: batches as Arrow.
 - `errors`: exceptions by their code.

@@ -1,5 +1,7 @@
 """A web console for operators: live parts, queues, streams, dead letters and spools.
 
+Provisional: its public names may change in a minor release.
+
 | module | subject |
 |---|---|
 | `console` | the public class: an ASGI application |

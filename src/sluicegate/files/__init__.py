@@ -1,5 +1,7 @@
 """Files: lines appended to one, and files of a folder as a source.
 
+Provisional: its public names may change in a minor release.
+
 - `sink`, and `append`: the file that it writes; `repair`: the end of a file after a crash.
 - `source`: the source; `subscriptions`: its positions and locks in SQLite.
 - `letters`: dead letters.

@@ -1,5 +1,7 @@
 """NATS: subjects as a destination, JetStream as a source.
 
+Provisional: its public names may change in a minor release.
+
 `connection` holds a connection on `client`, nats-py's client. `options` checks what users pass,
 `errors` gives the meaning of JetStream's answers, and `server` is a real NATS server for tests.
 """

@@ -1,5 +1,7 @@
 """Object stores: batches as objects, and dead letters among them.
 
+Provisional: its public names may change in a minor release.
+
 - `sink`: the base of both sinks, and JSON lines; `parquet`, and `tables`: rows in Parquet.
 - `partitions`: folders by values of items; `store`: uploads and the objects below a URL.
 - `letters`: dead letters; `errors`: the classes of errors.

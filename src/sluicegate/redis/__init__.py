@@ -1,5 +1,7 @@
 """Items to streams and lists of Redis.
 
+Provisional: its public names may change in a minor release.
+
 - `sink`, and `write`: one write; `commands`: items as commands.
 - `connections`: options and exchanges; `refusals`: the classes of errors.
 """

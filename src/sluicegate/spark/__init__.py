@@ -1,5 +1,7 @@
 """Writing Spark DataFrames and streams to sinks.
 
+Provisional: its public names may change in a minor release.
+
 - `write`: a DataFrame or a stream; `levels`: its delivery level; `source`, `registration` and
   `options`: a sink as a Spark format; `report` and `progress_bar`.
 - `description`: a sink on its way to the executors; `destination`: what it accepts; `task`: the

@@ -1,5 +1,7 @@
 """Rows to tables of SQL databases, through SQLAlchemy.
 
+Provisional: its public names may change in a minor release.
+
 - `sink`, and `writer`: one write, whose rows are grouped by `batch`.
 - `rows`: rows in the driver's form; `values`: what columns take; `order`: the order of keys;
   `returning`: returned columns.

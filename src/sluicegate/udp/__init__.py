@@ -1,5 +1,7 @@
 """Metrics over UDP, to statsd, DogStatsD, Telegraf and InfluxDB.
 
+Provisional: its public names may change in a minor release.
+
 - `sink`; `records`: items as lines; `channel`: the endpoint.
 """
 
