@@ -30,7 +30,7 @@ def spark() -> Iterator[Any]:
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.jars", _kafka_jars())
+        .config("spark.jars", ",".join(filter(None, map(_jars, ("kafka", "postgresql")))))
         .config(
             "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
         )  # long compilation costs more than it saves
@@ -44,14 +44,21 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def spark_reads_kafka(spark: Any) -> None:
     """Skip if Spark has no jars for Kafka, unless `SLUICEGATE_REQUIRE` names `kafka`."""
-    if not spark.conf.get("spark.jars"):
+    if "kafka" not in spark.conf.get("spark.jars"):
         skip_or_fail("kafka", "there are no jars for Spark's connector")
 
 
-def _kafka_jars() -> str:
+@pytest.fixture(scope="session")
+def spark_reads_postgres(spark: Any) -> None:
+    """Skip if Spark has no JDBC driver, unless `SLUICEGATE_REQUIRE` names `postgres`."""
+    if "postgresql" not in spark.conf.get("spark.jars"):
+        skip_or_fail("postgres", "there is no jar of PostgreSQL's JDBC driver")
+
+
+def _jars(connector: Any) -> str:
     from sluicegate.spark import connector_jars
 
     try:
-        return connector_jars("kafka")
+        return connector_jars(connector)
     except MissingJars:
         return ""

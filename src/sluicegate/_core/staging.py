@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from .checks import bad
@@ -26,11 +26,22 @@ from .decorator import WrappingSink
 from .sink import RefusesTransaction, RefusesUnits, branches_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from .sink import Sink
     from .transaction import Committed, Counts, Unit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the runs of an application have read their sources, as stored in the destination."""
+
+    application: str
+    version: int = 0
+    """The number of the last run; 0 before the first."""
+    positions: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """By source: the last value of a column, or the files that were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +56,8 @@ class Epoch:
     """Columns and their values as text: an overwrite replaces only the rows that have these."""
     ordered: bool = False
     """Whether a stage's rows are published in the order of their writes."""
+    progress: Progress | None = None
+    """Stored in the publishing transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +124,17 @@ class Stages(Protocol):
         """Drop all stages of the epoch, and its mark."""
 
 
+class KeepsProgress(Protocol):
+    """Stores the progress of incremental runs into an open destination."""
+
+    async def read(self, application: str) -> Progress:
+        """Return the progress. Raises `ConfigError` if it does not belong to the destination's rows."""
+        ...
+
+    async def store(self, progress: Progress) -> None:
+        """Replace the progress."""
+
+
 @runtime_checkable
 class HasStages(Protocol):
     """A destination with stages; `stages_of` alone asks for them."""
@@ -119,10 +143,19 @@ class HasStages(Protocol):
         """The stages, to be used while the destination is open."""
         ...
 
+    def _progress(self) -> KeepsProgress:
+        """The progress of incremental runs, to be used while the destination is open."""
+        ...
+
 
 def stages_of(sink: HasStages) -> Stages:
     """Return the stages of a destination, to be used while it is open."""
     return sink._stages()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # not public
+
+
+def progress_of(sink: HasStages) -> KeepsProgress:
+    """Return the progress of runs into a destination, to be used while it is open."""
+    return sink._progress()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # not public
 
 
 def check_staging(sink: Sink[Any]) -> HasStages:

@@ -19,7 +19,7 @@ from .._core.errors import MissingExtra, SluicegateError
 from ..cli.console import BAD_USE, FAILED, INTERRUPTED, OK
 from ..cli.parser import Group
 from .java import cancel, has_java
-from .pipeline.declaration import PipelineError
+from .pipeline.declaration import Mistake, PipelineError
 from .pipeline.package import write_package
 from .pipeline.pipeline import Pipeline
 
@@ -54,6 +54,17 @@ def _options(parser: Parser) -> None:
         command.add_argument("file", metavar="FILE", help="the pipeline's TOML file")
         if action == "run":
             command.add_argument(
+                "--since",
+                metavar="VALUE",
+                help="read the rows of incremental sources above this value, or files changed after "
+                "this time, not those after the stored position",
+            )
+            command.add_argument(
+                "--dry-run",
+                action="store_true",
+                help="read and count the rows, and write nothing",
+            )
+            command.add_argument(
                 "--plain",
                 action="store_true",
                 help="print progress as plain lines, also on a terminal",
@@ -78,7 +89,11 @@ def pipeline(options: argparse.Namespace) -> int:
             print(f"{doubt} (not sure)", file=sys.stderr)
         if options.action == "run":
             _need_java()
-            return _Run(declared, plain=options.plain).main()
+            if options.since is not None and not declared.incremental:
+                raise PipelineError([Mistake(("--since",), "has no meaning without [incremental]")])
+            return _Run(
+                declared, plain=options.plain, since=options.since, is_dry=options.dry_run
+            ).main()
         if options.spark:
             _need_java()
             plan = declared.plan()
@@ -110,8 +125,10 @@ def _need_java() -> None:
 class _Run:
     """One run and its output."""
 
-    def __init__(self, declared: Pipeline, *, plain: bool) -> None:
+    def __init__(self, declared: Pipeline, *, plain: bool, since: str | None, is_dry: bool) -> None:
         self._declared = declared
+        self._since = since
+        self._is_dry = is_dry
         self._view = RunView(plain=plain)
         self._progress = False if plain else None
         self._stop = threading.Event()
@@ -133,8 +150,14 @@ class _Run:
 
     def _work(self) -> None:
         try:
+            if self._is_dry:
+                self._view.print_line(self._declared.dry_run(since=self._since))
+                return
             self._report = self._declared.run(
-                on_report=self._view.wrote, stop=self._stop, progress=self._progress
+                on_report=self._view.wrote,
+                stop=self._stop,
+                progress=self._progress,
+                since=self._since,
             )
         except BaseException as error:
             self._error = error
@@ -166,6 +189,8 @@ class _Run:
             return INTERRUPTED
         if self._error is not None:
             return self._exit_code_of(self._error)
+        if self._is_dry:
+            return OK
         return FAILED if self._report is None or self._report.failed else OK
 
     def _exit_code_of(self, error: BaseException) -> int:
@@ -202,6 +227,9 @@ class RunView:
 
     def sum_up(self, report: PipelineReport) -> None:
         """Print the counts of the whole run."""
+        if not report.writes:
+            self.print_line(f"{report.name}: nothing new")
+            return
         counts = {name.replace("_", " "): f"{getattr(report, name):,}" for name in _COUNTS}
         if self._is_plain:
             for name, count in counts.items():

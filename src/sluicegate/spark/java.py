@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,6 +65,20 @@ def _check_connector(connector: str) -> None:
 def is_submitted() -> bool:
     """Return whether `spark-submit` runs this program, with a Java that is already configured."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def setting(name: str) -> str | None:
+    """Return a setting of the active session, or of `spark-submit`; `None` without either."""
+    if find_spec("pyspark") is None:
+        return None
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active.conf.get(name, None)
+    found: str | None = SparkConf().get(name) if is_submitted() else None
+    return found
 
 
 def has_java() -> bool:

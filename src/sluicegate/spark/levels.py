@@ -24,6 +24,7 @@
    from `begin`, a few times at most.
 5. The driver also opens the destination, from its description, on its own loop. So it needs access
    to it.
+6. The progress of an incremental run (`moving`) is stored in the publishing transaction.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -40,19 +42,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 from .._core import checks
 from .._core.errors import StagesLost, UnknownOutcomeError
 from .._core.opening import opened
+from .._core.positions import destination_of
 from .._core.retry_policy import run_with_retries
 from .._core.sink import classifier_of
-from .._core.staging import Epoch, check_staging, stages_of
+from .._core.staging import Epoch, HasStages, Progress, check_staging, progress_of, stages_of
 from .._core.transaction import Counts, Unit, check_same_rows, check_transactional
 from .description import description, load
 from .report import SparkWriteReport
 from .task.transaction import report_skipped, transaction_retries
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Generator, Mapping
 
     from .._core.sink import Sink
-    from .._core.staging import HasStages, Stage, Stages
+    from .._core.staging import Stage, Stages
     from .content import Content
 
 DeliveryLevel = Literal["at_least_once", "bucket", "atomic"]
@@ -63,6 +66,7 @@ RUNS = 3
 R = TypeVar("R")
 PATIENCE = 300.0
 """Seconds for which the driver waits for an unavailable destination."""
+_MOVED: ContextVar[Progress | None] = ContextVar("_MOVED", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,7 @@ class Level:
             overwrite=self.mode == "overwrite",
             partition=self.partition,
             ordered=bool(self.key),
+            progress=_MOVED.get(),
         )
 
 
@@ -302,6 +307,31 @@ def _write_once(
     return SparkWriteReport((report_skipped(0, before, rows=report.rows),))
 
 
+def read_progress(sink: object, application: str) -> Progress:
+    """Return the progress of an application. Blocks.
+
+    Raises the errors of the destination, and `ConfigError` for a progress of an earlier table.
+    """
+    destination = _Destination(description(destination_of(sink)))
+    return destination.call_with(lambda there: progress_of(there).read(application))
+
+
+@contextmanager
+def moving(sink: object, progress: Progress, *, is_atomic: bool) -> Generator[None]:
+    """Store the progress with the write inside: in its transaction if it is atomic, else after it.
+
+    Raises the errors of the destination.
+    """
+    token = _MOVED.set(progress if is_atomic else None)
+    try:
+        yield
+    finally:
+        _MOVED.reset(token)
+    if not is_atomic:
+        destination = _Destination(description(destination_of(sink)))
+        destination.call_with(lambda there: progress_of(there).store(progress))
+
+
 class _Destination:
     """A destination on the driver, opened for each call on a separate thread.
 
@@ -312,18 +342,21 @@ class _Destination:
         self._described = described
 
     def call(self, work: Callable[[Stages], Awaitable[R]], *, is_tried_again: bool = True) -> R:
+        """Call `work` with the stages of the open destination; blocks."""
+        patience = PATIENCE if is_tried_again else 0.0
+        return self.call_with(lambda there: work(stages_of(there)), patience)
+
+    def call_with(self, work: Callable[[HasStages], Awaitable[R]], patience: float = PATIENCE) -> R:
         """Call `work` with the open destination; blocks."""
         with ThreadPoolExecutor(1, thread_name_prefix="sluicegate driver") as thread:
-            return thread.submit(
-                asyncio.run, self._tries(work, PATIENCE if is_tried_again else 0.0)
-            ).result()
+            return thread.submit(asyncio.run, self._tries(work, patience)).result()
 
-    async def _tries(self, work: Callable[[Stages], Awaitable[R]], patience: float) -> R:
+    async def _tries(self, work: Callable[[HasStages], Awaitable[R]], patience: float) -> R:
         destination = cast("HasStages", load(self._described))
 
         async def opened_for_it() -> R:
             async with opened(destination):
-                return await work(stages_of(destination))
+                return await work(destination)
 
         return await run_with_retries(
             opened_for_it, transaction_retries(classifier_of(destination), patience)

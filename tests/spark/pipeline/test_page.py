@@ -15,6 +15,7 @@ import pytest
 from sluicegate.spark import Pipeline
 from sluicegate.spark.pipeline import (
     Destination,
+    Incremental,
     Source,
     SparkSettings,
     Step,
@@ -32,6 +33,7 @@ SECTIONS: dict[str, type[Any]] = {
     "`[spark]`": SparkSettings,
     "`[sources.NAME]`": Source,
     "`[steps.NAME]`": Step,
+    "`incremental`": Incremental,
     "`watermark`": Watermark,
     "`[sinks.NAME]`": Destination,
     "`[write]`": Write,

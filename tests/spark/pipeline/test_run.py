@@ -8,7 +8,7 @@ import threading
 import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -90,7 +90,7 @@ def test_the_example_keeps_the_latest_flight_of_each_aircraft(
     }
     reports: list[SparkWriteReport] = []
     example = Pipeline.read(EXAMPLE)
-    cut = replace(example, write=replace(example.write, chunk_rows=500))
+    cut = replace(example, write=replace(cast("Write", example.write), chunk_rows=500))
     report = cut.run(spark, environment=environment, on_report=reports.append)
     refused = [
         line for file in tmp_path.glob("refused-*.jsonl") for line in file.read_text().splitlines()
@@ -136,7 +136,9 @@ def test_a_write_of_the_same_version_is_made_once(
 ) -> None:
     """P-T6, with the pipeline's own name and a version from the environment."""
     example = Pipeline.read(EXAMPLE)
-    once = replace(example, write=replace(example.write, delivery="bucket", version="${DAY}"))
+    once = replace(
+        example, write=replace(cast("Write", example.write), delivery="bucket", version="${DAY}")
+    )
     environment = {
         "FLIGHTS": str(flights),
         "PG_DSN": aircraft,

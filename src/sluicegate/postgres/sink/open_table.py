@@ -20,6 +20,7 @@ from .diagnosis import role_and_missing
 from .encoding import by_codecs, json_by_codecs
 from .growth import is_there
 from .positions import PositionOwner, PositionTransaction
+from .progress import ProgressTable
 from .scope import ALONE, SWITCHING, Block, StatementLost
 from .table import read_table
 from .transaction import PostgresTransaction, attempt
@@ -105,6 +106,7 @@ class OpenTable:
         self._pruned: dict[str, int] = {}
         """The last version of each application after which the ledger was pruned."""
         table = plan.table
+        self.progress = ProgressTable(settings.ledger.schema or table.schema, table.qualified)
         self.positions = PositionOwner(
             settings.positions, connections, table.qualified, table.schema
         )

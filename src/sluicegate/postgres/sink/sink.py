@@ -20,7 +20,7 @@ from .growth import GrowthSettings, is_there
 from .ledger import UnitLedger
 from .open_table import OpenTable, Settings
 from .positions import PositionsInTable, PositionTable
-from .stages import TableStages
+from .stages import TableProgress, TableStages
 from .strategy import Target, WriteStrategy
 from .write import TableWriter
 
@@ -329,6 +329,12 @@ class PostgresSink(PositionsInTable):
         table = self._opened()
         table.check_there(whole=True)
         return TableStages(table)
+
+    def _progress(self) -> TableProgress:
+        """The progress of incremental runs; see `sluicegate._core.staging`."""
+        table = self._opened()
+        table.check_there()
+        return TableProgress(table)
 
     # -- opening and closing -----------------------------------------------------------------------
 

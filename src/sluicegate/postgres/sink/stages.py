@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from ..._core.batch import Batch
     from ..._core.errors import ErrorClass
     from ..._core.sink import Capabilities, WriteResult
-    from ..._core.staging import Epoch
+    from ..._core.staging import Epoch, Progress
     from ..._core.transaction import Committed, Counts, Unit
     from ..client.statements import Statements
     from .open_table import OpenTable
@@ -188,10 +188,15 @@ class TableStages:
         the server; nothing is published then.
         """
         plan = self._plan
+        if epoch.progress is not None:
+            async with self._connections.lent() as con:
+                await self._table.progress.make(con)
         async with self._table.transaction(epoch.unit) as transaction:
             before = transaction.committed
             if before is None:
                 con = transaction.connection
+                if epoch.progress is not None:
+                    await self._table.progress.store(con, epoch.progress)
                 replaced = await _publish(con, plan, epoch, stages, mark)
                 if replaced is not None:
                     ledger = self._table.settings.ledger
@@ -456,6 +461,25 @@ async def _is_marked(con: PoolConnectionProxy[Any], plan: TablePlan, marker: str
         if sqlstate(error) != NO_TABLE:
             raise
         return False
+
+
+class TableProgress:
+    """The progress of incremental runs into an open table."""
+
+    def __init__(self, table: OpenTable) -> None:
+        self._table = table
+
+    async def read(self, application: str) -> Progress:
+        """Return the progress. Suspends."""
+        connections = self._table.connections
+        async with connections.lent() as con, connections.statements.block(con):
+            return await self._table.progress.read(con, application)
+
+    async def store(self, progress: Progress) -> None:
+        """Replace the progress. Suspends."""
+        async with self._table.connections.lent() as con:
+            await self._table.progress.make(con)
+            await self._table.progress.store(con, progress)
 
 
 class StageSink:

@@ -2,12 +2,13 @@
 
 - `pipeline`; `declaration`: its parts as dataclasses; `reading`: the file.
 - `check`, `sinks`: the checks, and the sinks of a declaration. They need neither PySpark nor Java.
-- `run`: a checked pipeline on Spark.
+- `run`, `increments`: a checked pipeline on Spark; the new rows of its incremental sources.
 """
 
 from ..._core.public import publish_all
 from .declaration import (
     Destination,
+    Incremental,
     Layer,
     Source,
     SparkSettings,
@@ -19,6 +20,7 @@ from .declaration import (
 
 __all__ = [
     "Destination",
+    "Incremental",
     "Layer",
     "Source",
     "SparkSettings",

@@ -10,22 +10,25 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
 from ..._core.errors import ConfigError
 from ..._core.extras import missing
-from ..._core.staging import check_staging
+from ..._core.positions import destination_of
+from ..._core.staging import HasStages, check_staging
 from ..._core.transaction import check_transactional
 from ..destination import scattered_by
-from .declaration import Mistake, Source, names, suggest
+from ..java import setting
+from .declaration import Mistake, Source, Write, names, suggest
 from .reading import Environment
 from .sinks import SinkMaker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from .declaration import Declared, Path, Step
+    from ..._core.sink import Sink
+    from .declaration import Declared, Incremental, Path, Step
 
 _SECTIONS = ("name", "registry", "spark", "stream", "sources", "steps", "write", "sinks")
 """The tables in the order of a file."""
@@ -52,7 +55,7 @@ def check(declared: Declared, variables: Mapping[str, str], known: Sequence[Mist
     """Check everything. `known` are the mistakes found by reading; no further mistakes are added to
     their paths.
     """
-    environment = Environment(variables)
+    environment = Environment(variables, setting)
     unset: list[Mistake] = []
     pipeline = environment.resolve(declared, unset)
     found = _Check(pipeline)
@@ -79,13 +82,19 @@ class _Check:
         self.doubts: list[Mistake] = []
         self._pipeline = pipeline
         self._readings: dict[str, Reading] = {}
+        self._at: Path = ()
+        """The path of the write in hand."""
+        self._write = next(iter(pipeline.writes.values()), Write(view="", sink=""))
 
     def run(self) -> None:
         self._check_views()
         for name, source in self._pipeline.sources.items():
             self._check_source(source, ("sources", name))
         self._check_steps()
-        self._check_write()
+        for path, write in self._pipeline.writes.items():
+            self._at, self._write = path, write
+            self._check_write()
+        self._check_several()
         self._check_sinks()
         self._check_stream()
         self._check_unused()
@@ -135,7 +144,19 @@ class _Check:
             )
         if source.static and self._pipeline.stream is None:
             self._report((*path, "static"), "has no meaning without [stream]")
+        if source.incremental is not None:
+            self._check_incremental(source, source.incremental, (*path, "incremental"))
         self._late_and_double(source, path)
+
+    def _check_incremental(self, source: Source, given: Incremental, path: Path) -> None:
+        if self._pipeline.stream is not None:
+            self._report(path, "has no meaning in a stream, whose checkpoint has its position")
+        if (given.column is None) == (not given.files):
+            self._report(path, "must have either column or files = true")
+        if given.files and source.format not in FILES:
+            self._report((*path, "files"), f"needs one of {', '.join(sorted(FILES))}")
+        if given.until is not None and given.column is None:
+            self._report((*path, "until"), "has no meaning without column")
 
     def _check_kafka(self, source: Source, path: Path) -> None:
         spark = self._pipeline.spark
@@ -235,13 +256,13 @@ class _Check:
         return f": a cycle, {name} -> {view} -> {name}" if back else ""
 
     def _check_write(self) -> None:
-        write = self._pipeline.write
+        write = self._write
         self._check_ends()
         if not names(write.key):
             self._check_without_key()
         elif write.latest_only and not names(write.order_by):
             self._report(
-                ("write", "latest_only"), "needs order_by, which defines the last row of a key"
+                (*self._at, "latest_only"), "needs order_by, which defines the last row of a key"
             )
         self._check_level()
         self._check_version()
@@ -249,74 +270,93 @@ class _Check:
         self._check_numbers()
 
     def _check_ends(self) -> None:
-        pipeline, write = self._pipeline, self._pipeline.write
+        pipeline, write = self._pipeline, self._write
         views = [*pipeline.sources, *pipeline.steps]
         if write.view.lower() not in {view.lower() for view in views}:
             self._report(
-                ("write", "view"), f"there is no view {write.view!r}; {suggest(write.view, views)}"
+                (*self._at, "view"),
+                f"there is no view {write.view!r}; {suggest(write.view, views)}",
             )
         if write.sink not in pipeline.sinks:
             text = f"there is no sink {write.sink!r}; {suggest(write.sink, pipeline.sinks)}"
-            self._report(("write", "sink"), text)
+            self._report((*self._at, "sink"), text)
 
     def _check_without_key(self) -> None:
-        write = self._pipeline.write
+        write = self._write
         for name in ("order_by", "buckets"):
             if getattr(write, name):
-                self._report(("write", name), "has no meaning without key")
+                self._report((*self._at, name), "has no meaning without key")
         if write.latest_only:
-            self._report(("write", "latest_only"), "has no meaning without key and order_by")
+            self._report((*self._at, "latest_only"), "has no meaning without key and order_by")
         if write.on_key_failure != "skip":
-            self._report(("write", "on_key_failure"), "has no meaning without key")
-        for name in ("app_id", "version") if write.delivery != "atomic" else ():
+            self._report((*self._at, "on_key_failure"), "has no meaning without key")
+        is_plain = write.delivery != "atomic" and not self._pipeline.incremental
+        for name in ("app_id", "version") if is_plain else ():
             if getattr(write, name) is not None:
                 self._report(
-                    ("write", name), "has no meaning without key: only buckets of keys have names"
+                    (*self._at, name), "has no meaning without key: only buckets of keys have names"
                 )
         if write.delivery == "bucket":
             self._report(
-                ("write", "delivery"), "'bucket' needs key: its ledger counts buckets of keys"
+                (*self._at, "delivery"), "'bucket' needs key: its ledger counts buckets of keys"
             )
 
     def _check_level(self) -> None:
-        write = self._pipeline.write
+        write = self._write
         if write.mode == "overwrite" and write.delivery != "atomic":
             self._report(
-                ("write", "mode"),
+                (*self._at, "mode"),
                 "'overwrite' needs delivery = 'atomic': readers would see a partly filled table",
             )
         is_plain = write.delivery == "at_least_once"
         if write.content is not None and is_plain and not self._has_names():
             self._report(
-                ("write", "content"),
+                (*self._at, "content"),
                 "has no meaning here: repeated rows are recognized only with a key, and a version or "
                 "a stream",
             )
 
     def _has_names(self) -> bool:
         """Whether repeated batches have the same names."""
-        return bool(names(self._pipeline.write.key or ())) and (
-            self._pipeline.stream is not None or self._pipeline.write.version is not None
+        return bool(names(self._write.key or ())) and (
+            self._pipeline.stream is not None or self._write.version is not None
         )
 
     def _check_version(self) -> None:
-        write, is_stream = self._pipeline.write, self._pipeline.stream is not None
+        write, is_stream = self._write, self._pipeline.stream is not None
         is_plain = write.delivery == "at_least_once"
-        if is_stream and write.version is not None:
+        if self._pipeline.incremental:
+            self._check_incremental_write()
+        elif is_stream and write.version is not None:
             self._report(
-                ("write", "version"),
+                (*self._at, "version"),
                 "cannot be set in a stream: it is the number of the micro-batch",
             )
         elif write.version is None and not is_stream and (not is_plain or write.app_id is not None):
             needs = "app_id" if is_plain else f"delivery = {write.delivery!r}"
             self._report(
-                ("write", "version"),
+                (*self._at, "version"),
                 f"is missing, and {needs} needs it: it distinguishes a repeated write from the next",
             )
         elif write.version is not None and whole_number(write.version) is None:
             self._report(
-                ("write", "version"), f"{write.version!r} is not a whole number of at least 0"
+                (*self._at, "version"), f"{write.version!r} is not a whole number of at least 0"
             )
+
+    def _check_incremental_write(self) -> None:
+        write = self._write
+        if write.version is not None:
+            text = "cannot be set with an incremental source: the runs are numbered"
+            self._report((*self._at, "version"), text)
+        if write.delivery == "bucket":
+            self._report(
+                (*self._at, "delivery"),
+                "cannot be 'bucket' with an incremental source: a position commits with all rows "
+                "('atomic') or after them ('at_least_once')",
+            )
+        if write.mode == "overwrite":
+            text = "cannot be 'overwrite' with an incremental source: a run has only the new rows"
+            self._report((*self._at, "mode"), text)
 
     def _check_write_columns(self) -> None:
         columns = self._out()
@@ -324,10 +364,10 @@ class _Check:
             return
         known = {column.lower() for column in columns}
         for name in ("key", "order_by", "content"):
-            for column in names(getattr(self._pipeline.write, name) or ()):
+            for column in names(getattr(self._write, name) or ()):
                 if column.lower() not in known:
-                    text = f"{self._pipeline.write.view} has no column {column!r}; "
-                    self._report(("write", name), text + suggest(column, columns))
+                    text = f"{self._write.view} has no column {column!r}; "
+                    self._report((*self._at, name), text + suggest(column, columns))
 
     def _check_numbers(self) -> None:
         counted: Iterable[tuple[str, Callable[[str, object], object]]] = [
@@ -343,33 +383,61 @@ class _Check:
         ]
         for name, rule in counted:
             try:
-                rule(name, getattr(self._pipeline.write, name))
+                rule(name, getattr(self._write, name))
             except ConfigError as error:
-                self._report(("write", name), str(error))
+                self._report((*self._at, name), str(error))
 
     def _out(self) -> tuple[str, ...] | None:
         """The written columns, if the SQL names them."""
-        reading = self._readings.get(self._pipeline.write.view)
+        reading = self._readings.get(self._write.view)
         return None if reading is None or reading.fault else reading.columns
+
+    def _check_several(self) -> None:
+        """Check what concerns more than one write."""
+        writes = self._pipeline.writes
+        if not writes:
+            self._report(("write",), "must have at least one")
+        if self._pipeline.stream is not None and len({each.view for each in writes.values()}) > 1:
+            self._report(
+                ("write",), "must write one view in a stream, into several sinks if needed"
+            )
+        named: dict[tuple[str, str], Path] = {}
+        for path, write in writes.items():
+            name = (self._pipeline.application_of(write), write.sink)
+            if name in named:
+                text = f"{write.sink!r} has a write of this name already; set another one"
+                self._report((*path, "app_id"), text)
+            named[name] = path
 
     def _check_sinks(self) -> None:
         declared = self._pipeline.sinks
-        key = names(self._pipeline.write.key)
-        maker = SinkMaker(declared, self._out(), self.mistakes, key=key)
-        made = {name: maker.make(name) for name in declared}
-        sink = made.get(self._pipeline.write.sink)
-        if names(self._pipeline.write.key) and (reason := scattered_by(sink)) is not None:
-            self._report(("write", "key"), f"cannot be kept in order: {reason}")
-        if sink is not None and self._pipeline.write.delivery != "at_least_once":
+        written = {write.sink for write in self._pipeline.writes.values()}
+        columns = None
+        for path, write in self._pipeline.writes.items():
+            self._at, self._write = path, write
+            columns, key = self._out(), names(write.key)
+            maker = SinkMaker(declared, columns, self.mistakes, key=key)
+            if write.sink in declared:
+                self._check_sink(maker.make(write.sink))
+        columns = columns if len(written) == 1 else None
+        maker = SinkMaker(declared, columns, self.mistakes)
+        for name in declared:
+            if name not in written:
+                maker.make(name)
+
+    def _check_sink(self, sink: Sink[Any] | None) -> None:
+        write = self._write
+        if names(write.key) and (reason := scattered_by(sink)) is not None:
+            self._report((*self._at, "key"), f"cannot be kept in order: {reason}")
+        keeps = isinstance(destination_of(sink), HasStages)
+        if sink is not None and self._pipeline.incremental and not keeps:
+            rule = "cannot store the position of an incremental source; use a postgres sink"
+            self._report((*self._at, "sink"), f"{write.sink!r} {rule}")
+        if sink is not None and write.delivery != "at_least_once":
             try:
-                check_staging(
-                    sink
-                ) if self._pipeline.write.delivery == "atomic" else check_transactional(sink)
+                check_staging(sink) if write.delivery == "atomic" else check_transactional(sink)
             except ConfigError as error:
-                self._report(
-                    ("write", "delivery"),
-                    f"{self._pipeline.write.delivery!r} cannot be kept: {error}",
-                )
+                self._report((*self._at, "delivery"), f"{write.delivery!r} cannot be kept: {error}")
 
     def _check_stream(self) -> None:
         stream, pipeline = self._pipeline.stream, self._pipeline
@@ -392,13 +460,27 @@ class _Check:
         if len(self._readings) < len(pipeline.steps):
             return
         used = {view.lower() for reading in self._readings.values() for view in reading.views} | {
-            pipeline.write.view.lower()
+            write.view.lower() for write in pipeline.writes.values()
         }
         for path in [
             (table, name) for table in ("sources", "steps") for name in getattr(pipeline, table)
         ]:
             if path[1].lower() not in used:
                 self.doubts.append(Mistake(path, "it is never read"))
+
+
+def shared_views(pipeline: Declared) -> set[str]:
+    """Return the views that several writes or steps read, to be computed once.
+
+    Without sqlglot, and if a step is unchecked, the sources: what it reads is not known.
+    """
+    if len(pipeline.writes) == 1:
+        return set()
+    if not can_read() or any(step.unchecked for step in pipeline.steps.values()):
+        return set(pipeline.sources)
+    read = [view for step in pipeline.steps.values() for view in read_select(step.sql).views]
+    used = Counter(each.lower() for each in (*read, *(w.view for w in pipeline.writes.values())))
+    return {name for name in (*pipeline.sources, *pipeline.steps) if used[name.lower()] > 1}
 
 
 def whole_number(version: int | str) -> int | None:

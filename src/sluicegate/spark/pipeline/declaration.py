@@ -1,7 +1,8 @@
 """The parts of a pipeline: the tables of its file as dataclasses.
 
 A text may refer to an environment variable by `${NAME}` anywhere in it, or as a whole by
-`env:NAME`; `$$` is one dollar sign. SQL is not changed. References are resolved when the pipeline
+`env:NAME`; to the content of a file by `${file:/PATH}`, and to a setting of Spark by
+`${conf:spark.NAME}`; `$$` is one dollar sign. SQL is not changed. References are resolved when the pipeline
 is checked or run; the declaration, and its output, keep the reference.
 
 A mistake has the path to its value, and the file if the pipeline was read from one.
@@ -50,6 +51,26 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Incremental:
+    """How a run finds the rows that earlier runs have not read; has one of the two.
+
+    The position is stored in the destination of each write, at `atomic` in the transaction of its
+    rows.
+    """
+
+    column: str | None = None
+    """A column that grows with every change: a run reads the rows above the last run's greatest
+    value. Rows without a value are never read.
+    """
+    files: bool = False
+    """Whether a run reads the files that no earlier run has read. Files must not change."""
+    until: str | None = None
+    """With `column`, an SQL expression: greater values are left to the next run. For columns whose
+    rows may become visible late, such as `"current_timestamp() - INTERVAL 10 MINUTES"`.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """An input, available as a view under its name."""
 
@@ -67,6 +88,8 @@ class Source:
     """The options of the format."""
     static: bool = False
     """Whether a stream reads it once, as a table."""
+    incremental: Incremental | None = None
+    """How a run reads only new rows; not in a stream, whose checkpoint has its position."""
     watermark: Watermark | None = None
     """How late rows may arrive."""
     dedupe: Names = ()
@@ -140,12 +163,14 @@ class Write:
     partition: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
     """Columns and their values: only the rows that have them are replaced. A date is text."""
     app_id: str | None = None
-    """The name under which writes are committed; default: the pipeline's name, or in a stream the
-    query's id, which its checkpoint keeps.
+    """The name under which writes are committed; default: the pipeline's name, with the view's if
+    there are several writes or incremental sources, or in a stream the query's id, which its
+    checkpoint keeps.
     """
     version: int | str | None = None
     """The number of the write: a whole number, also as text, so that it can come from the
-    environment. Not in a stream, which numbers its micro-batches.
+    environment. Not in a stream, which numbers its micro-batches, nor with incremental sources,
+    whose runs are numbered.
     """
     content: Names | None = None
     """The columns that a repeated write must repeat; an empty list compares only row counts."""
@@ -208,8 +233,8 @@ class Declared:
     """The inputs, each a view under its name."""
     sinks: Mapping[str, Destination | Any]
     """The destinations by name. In Python also a sink or a stack of sinks."""
-    write: Write
-    """The written rows, their sink and the settings."""
+    write: Write | Sequence[Write]
+    """The written rows, their sink and the settings; or several, for one reading of the sources."""
     steps: Mapping[str, Step] = field(default_factory=dict[str, Step])
     """SELECTs, in order, each a view under its name."""
     spark: SparkSettings = field(default_factory=SparkSettings)
@@ -219,6 +244,24 @@ class Declared:
     registry: str | None = None
     """The URL of a schema registry, for `avro_to_json` and `try_avro_to_json` in steps."""
     _file: str = field(default="", repr=False, compare=False)
+
+    @property
+    def writes(self) -> dict[Path, Write]:
+        """The writes by their paths."""
+        if isinstance(self.write, Write):
+            return {("write",): self.write}
+        return {("write", place): write for place, write in enumerate(self.write)}
+
+    @property
+    def incremental(self) -> dict[str, Incremental]:
+        """The incremental sources by name."""
+        found = {name: source.incremental for name, source in self.sources.items()}
+        return {name: each for name, each in found.items() if each is not None}
+
+    def application_of(self, write: Write) -> str:
+        """Return the name under which a write of a batch is committed."""
+        is_one = isinstance(self.write, Write) and not self.incremental
+        return write.app_id or (self.name if is_one else f"{self.name}/{write.view}")
 
     def with_file(self, mistakes: Sequence[Mistake]) -> tuple[Mistake, ...]:
         """Add the file to each mistake."""

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, cast
 
 from ..._core.extras import need
 from .check import Checked, check
-from .declaration import Declared, Destination, Layer, Mistake, PipelineError, Source, Step, names
+from .declaration import (
+    Declared,
+    Destination,
+    Incremental,
+    Layer,
+    Mistake,
+    PipelineError,
+    Source,
+    Step,
+    Write,
+    names,
+)
 from .reading import read
 
 if TYPE_CHECKING:
@@ -119,6 +130,7 @@ class Pipeline(Declared):
         on_report: Callable[[SparkWriteReport], object] | None = None,
         stop: Event | None = None,
         progress: bool | None = None,
+        since: str | None = None,
     ) -> PipelineReport:
         """Validate, then read, transform and write; return the counts.
 
@@ -133,6 +145,8 @@ class Pipeline(Declared):
                 being opened on the driver ends at once, and writes nothing.
             progress: whether a bar shows the progress of a write; default: on a terminal and in a
                 notebook.
+            since: read the rows of incremental sources above this value, or the files changed after
+                this time, instead of those after the stored position, which then moves on as usual.
 
         Raises `PipelineError` before anything starts, `MissingExtra` without PySpark, and the
         errors of `write_dataframe`.
@@ -140,8 +154,28 @@ class Pipeline(Declared):
         from .run import run
 
         return run(
-            self._sound(environment), spark, on_report=on_report, stop=stop, progress=progress
+            self._sound(environment),
+            spark,
+            on_report=on_report,
+            stop=stop,
+            progress=progress,
+            since=since,
         )
+
+    def dry_run(
+        self,
+        spark: SparkSession | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        since: str | None = None,
+    ) -> str:
+        """Return how many rows a run would read and write, as text; the rows are read and counted.
+
+        Takes the arguments of `run`. Writes nothing, and creates no table.
+        """
+        from .run import dry_run
+
+        return dry_run(self._sound(environment), spark, since)
 
     def _sound(self, environment: Mapping[str, str] | None) -> Checked:
         checked = self._check(environment)
@@ -169,12 +203,20 @@ def _lines(pipeline: Declared) -> Iterator[str]:
         yield f"{pipeline.name}: a stream, {when}; stores its position in {stream.checkpoint}"
     for name, source in pipeline.sources.items():
         yield f"  read    {name}: {_source(source)}"
+        if source.incremental is not None:
+            yield f"          {_incremental(source.incremental)}"
         yield from _late_and_double(source)
     for name, step in pipeline.steps.items():
         yield f"  select  {name}:"
         yield textwrap.indent(textwrap.dedent(step.sql).strip(), " " * 12)
         yield from _late_and_double(step)
-    yield from _write(pipeline)
+    for write in pipeline.writes.values():
+        yield from _write(pipeline, write)
+    for name, sink in pipeline.sinks.items():
+        yield f"  sink    {name}: {_sink(sink)}"
+        yield from _at_most_once(sink)
+        for layer in sink.stack if isinstance(sink, Destination) else ():
+            yield f"          in {_sink(layer)}"
 
 
 def _source(source: Source) -> str:
@@ -184,6 +226,13 @@ def _source(source: Source) -> str:
     return f"{source.format}{where}{options}{schema}{', once' if source.static else ''}"
 
 
+def _incremental(given: Incremental) -> str:
+    if given.files:
+        return "only files that no earlier run has read"
+    until = f", up to {given.until}" if given.until else ""
+    return f"only rows with {given.column} above that of the last run{until}"
+
+
 def _late_and_double(view: Source | Step) -> Iterator[str]:
     if view.watermark is not None:
         yield f"          rows may be {view.watermark.delay} late by {view.watermark.column}"
@@ -191,8 +240,7 @@ def _late_and_double(view: Source | Step) -> Iterator[str]:
         yield f"          one row for each {', '.join(names(view.dedupe))}"
 
 
-def _write(pipeline: Declared) -> Iterator[str]:
-    write = pipeline.write
+def _write(pipeline: Declared, write: Write) -> Iterator[str]:
     yield (
         f"  write   {write.view} to "
         f"{write.sink}{', in place of the existing rows' if write.mode == 'overwrite' else ''}, "
@@ -205,11 +253,9 @@ def _write(pipeline: Declared) -> Iterator[str]:
         yield f"          rows of one {', '.join(names(write.key))} by one task{order}"
         if write.latest_only:
             yield f"          only the last row of each {', '.join(names(write.key))}"
-    for name, sink in pipeline.sinks.items():
-        yield f"  sink    {name}: {_sink(sink)}"
-        yield from _at_most_once(sink)
-        for layer in sink.stack if isinstance(sink, Destination) else ():
-            yield f"          in {_sink(layer)}"
+    if pipeline.incremental:
+        when = "with the rows" if write.delivery == "atomic" else "after the rows"
+        yield f"          the position as {pipeline.application_of(write)!r}, stored there {when}"
 
 
 def _at_most_once(sink: object) -> Iterator[str]:

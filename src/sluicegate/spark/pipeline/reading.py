@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from pathlib import Path as File
 from types import UnionType
 from typing import (
     TYPE_CHECKING,
@@ -29,6 +30,8 @@ from typing import (
 from .declaration import Mistake, one_of, suggest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .declaration import Path
 
 T = TypeVar("T")
@@ -136,10 +139,13 @@ def _is_required(described: Field[Any]) -> bool:
 
 
 class Environment:
-    """The variables that a pipeline refers to."""
+    """The variables, files and settings of Spark that a pipeline refers to."""
 
-    def __init__(self, variables: Mapping[str, str]) -> None:
+    def __init__(
+        self, variables: Mapping[str, str], conf: Callable[[str], str | None] = lambda _: None
+    ) -> None:
         self._variables = variables
+        self._conf = conf
         self._used: dict[str, str] = {}
 
     def resolve(self, value: T, mistakes: list[Mistake], path: Path = ()) -> T:
@@ -180,9 +186,22 @@ class Environment:
         return self._variable(whole[1], mistakes, path) if whole else _REFERENCE.sub(follow, text)
 
     def _variable(self, name: str, mistakes: list[Mistake], path: Path) -> str:
-        found = self._variables.get(name)
+        kind, _, rest = name.partition(":")
+        fault = f"the environment variable {name} is not set"
+        if kind == "file" and rest:
+            try:
+                found = File(rest).read_text(encoding="utf-8").rstrip("\r\n")
+            except (OSError, UnicodeDecodeError) as error:
+                found = None
+                reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+                fault = f"the file {rest} cannot be read: {reason}"
+        elif kind == "conf" and rest:
+            found = self._conf(rest)
+            fault = f"Spark has no setting {rest}; pass it by spark-submit or in a session"
+        else:
+            found = self._variables.get(name)
         if found is None:
-            mistakes.append(Mistake(path, f"the environment variable {name} is not set"))
+            mistakes.append(Mistake(path, fault))
             return ""
         self._used[name] = found
         return found

@@ -16,7 +16,8 @@ import logging
 import os
 import re
 import sys
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -27,22 +28,25 @@ from ..._core.errors import ConfigError, MissingExtra
 from ..avro import register_avro
 from ..description import WriteStopped, stoppable
 from ..java import connector_jars, is_submitted
+from ..levels import moving
 from ..report import PipelineReport
 from ..write import foreach_batch, write_dataframe
-from .check import AVAILABLE_NOW, whole_number
-from .declaration import Mistake, PipelineError, names
+from .check import AVAILABLE_NOW, shared_views, whole_number
+from .declaration import Destination, Mistake, PipelineError, names
+from .increments import Run, find_runs
 from .sinks import SinkMaker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from threading import Event
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from ..._core.sink import Sink
+    from ..._core.staging import Progress
     from ..report import SparkWriteReport
     from .check import Checked
-    from .declaration import Declared, Scalar, Source, SparkSettings, Step
+    from .declaration import Declared, Path, Scalar, Source, SparkSettings, Step, Write
 
 logger = logging.getLogger("sluicegate.spark")
 _SUBMITTED = ("master", "connectors", "packages", "jars")
@@ -69,28 +73,80 @@ def run(
     on_report: Callable[[SparkWriteReport], object] | None,
     stop: Event | None,
     progress: bool | None,
+    since: str | None,
 ) -> PipelineReport:
     """Run the pipeline to its end; return the counts."""
-    running = _Running(checked.pipeline, on_report)
-    options: dict[str, Any] = {**_options(checked.pipeline), "progress": progress}
-    with session(checked.pipeline, given) as spark:
-        df = views(checked, spark)[checked.pipeline.write.view]
-        sink = _sink(checked, df)
-        if checked.pipeline.stream is None:
-            running.batch(df, sink, options, stop)
+    pipeline = checked.pipeline
+    running = _Running(pipeline, on_report, stop, progress)
+    with session(pipeline, given) as spark:
+        made = views(checked, spark)
+        sinks = {path: _sink(checked, path, made) for path in pipeline.writes}
+        if pipeline.stream is not None:
+            running.stream(made, sinks)
+        elif pipeline.incremental:
+            for run in find_runs(pipeline, made, sinks, since):
+                if run.has_rows:
+                    with _computed_once(pipeline, views(checked, spark, run.conditions)) as new:
+                        running.batch(new, sinks, run.progress)
         else:
-            running.stream(df, sink, options, stop)
+            with _computed_once(pipeline, made) as made:
+                running.batch(made, sinks, dict.fromkeys(pipeline.writes))
     return running.report
 
 
 def plan(checked: Checked, given: SparkSession | None) -> str:
     """Return Spark's plan for the written rows; nothing is read."""
     with session(checked.pipeline, given) as spark:
-        df = views(checked, spark)[checked.pipeline.write.view]
-        _sink(checked, df)
+        made = views(checked, spark)
         with redirect_stdout(StringIO()) as printed:
-            df.explain(mode="formatted")
+            for path, write in checked.pipeline.writes.items():
+                _sink(checked, path, made)
+                made[write.view].explain(mode="formatted")
         return printed.getvalue()
+
+
+def dry_run(checked: Checked, given: SparkSession | None, since: str | None) -> str:
+    """Read, and count the rows that a run would write; return the counts as text."""
+    pipeline = checked.pipeline
+    if pipeline.stream is not None:
+        raise PipelineError([Mistake(("stream",), "has no dry run; only a batch has one")])
+    lines = [f"{pipeline.name}: a run would"]
+    with session(pipeline, given) as spark:
+        made = views(checked, spark)
+        runs = [Run.whole(pipeline)]
+        if pipeline.incremental:
+            sinks = {path: _sink(checked, path, made, creates=False) for path in pipeline.writes}
+            runs = find_runs(pipeline, made, sinks, since, is_dry=True)
+        for run in runs:
+            new = views(checked, spark, run.conditions)
+            with _computed_once(pipeline, new) as new:
+                for name in pipeline.sources:
+                    told = f", {run.told[name]}" if name in run.told else ""
+                    lines.append(f"  read    {name}: {new[name].count():,} rows{told}")
+                for path, progress in run.progress.items():
+                    write = pipeline.writes[path]
+                    rows = new[write.view].count() if run.has_rows else 0
+                    number = "" if progress is None else f" as run {progress.version}"
+                    lines.append(
+                        f"  write   {write.view} to {write.sink}: {rows:,} rows, "
+                        f"{write.delivery}{number if rows else ''}"
+                    )
+    return checked.environment.hide("\n".join(lines))
+
+
+@contextmanager
+def _computed_once(
+    pipeline: Declared, made: dict[str, DataFrame]
+) -> Iterator[dict[str, DataFrame]]:
+    """Keep the views that several writes share in Spark's memory and on its disks."""
+    shared = [made[name] for name in shared_views(pipeline)]
+    for df in shared:
+        df.persist()
+    try:
+        yield made
+    finally:
+        for df in shared:
+            df.unpersist()
 
 
 @contextmanager
@@ -146,8 +202,13 @@ def _beside(given: SparkSession, settings: SparkSettings) -> SparkSession:
     return spark
 
 
-def views(checked: Checked, spark: SparkSession) -> dict[str, DataFrame]:
-    """Create every source and step as a view. Raises `PipelineError` with all refusals by Spark."""
+def views(
+    checked: Checked, spark: SparkSession, conditions: Mapping[str, Column] | None = None
+) -> dict[str, DataFrame]:
+    """Create every source, its rows on `conditions`, and every step as a view.
+
+    Raises `PipelineError` with all refusals by Spark.
+    """
     pipeline = checked.pipeline
     made: dict[str, DataFrame] = {}
     mistakes: list[Mistake] = []
@@ -169,7 +230,10 @@ def views(checked: Checked, spark: SparkSession) -> dict[str, DataFrame]:
     described: dict[str, Source | Step] = {**pipeline.sources, **pipeline.steps}
     for path, name, make in making:
         try:
-            made[name] = df = _late_and_double(make(), described[name])
+            df = make()
+            if conditions is not None and name in conditions:
+                df = df.where(conditions[name])
+            made[name] = df = _late_and_double(df, described[name])
             df.createOrReplaceTempView(name)
             df.columns  # noqa: B018  # triggers the analysis, also on Connect
         except PySparkException as error:
@@ -211,34 +275,41 @@ def _late_and_double(df: DataFrame, view: Source | Step) -> DataFrame:
     )
 
 
-def _sink(checked: Checked, df: DataFrame) -> Sink[Any]:
+def _sink(
+    checked: Checked, path: Path, made: Mapping[str, DataFrame], *, creates: bool = True
+) -> Sink[Any]:
+    """Build the sink of a write; without `creates`, one that changes no table."""
     mistakes: list[Mistake] = []
-    pipeline = checked.pipeline
-    maker = SinkMaker(
-        pipeline.sinks, df.columns, mistakes, schema=df.schema, key=names(pipeline.write.key)
-    )
-    made = maker.make(pipeline.write.sink)
+    pipeline, write = checked.pipeline, checked.pipeline.writes[path]
+    df = made[write.view]
+    sinks = pipeline.sinks if creates else {n: _unchanging(s) for n, s in pipeline.sinks.items()}
+    maker = SinkMaker(sinks, df.columns, mistakes, schema=df.schema, key=names(write.key))
+    sink = maker.make(write.sink)
     for name in ("key", "order_by", "content"):
         missing = [
-            column
-            for column in names(getattr(pipeline.write, name) or ())
-            if column not in df.columns
+            column for column in names(getattr(write, name) or ()) if column not in df.columns
         ]
         mistakes += [
-            Mistake(("write", name), f"{pipeline.write.view} has no column {column!r}")
-            for column in missing
+            Mistake((*path, name), f"{write.view} has no column {column!r}") for column in missing
         ]
-    if mistakes or made is None:
+    if mistakes or sink is None:
         raise PipelineError(
             pipeline.with_file(
                 [Mistake(each.path, checked.environment.hide(each.text)) for each in mistakes]
             )
         )
-    return made
+    return sink
 
 
-def _options(pipeline: Declared) -> dict[str, Any]:
-    write = pipeline.write
+def _unchanging(sink: object) -> object:
+    if not isinstance(sink, Destination):
+        return sink
+    changing = ("create_table", "on_new_column")
+    kept = {name: each for name, each in sink.arguments.items() if name not in changing}
+    return replace(sink, arguments=kept)
+
+
+def _options(pipeline: Declared, write: Write) -> dict[str, Any]:
     given = {name: getattr(write, name) for name in _PASSED_ON}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     options |= {name: getattr(write, name) for name in _CHOSEN}
@@ -249,8 +320,9 @@ def _options(pipeline: Declared) -> dict[str, Any]:
     if write.content is not None:
         options["content"] = names(write.content)
     if write.version is not None:
-        options |= {"app_id": write.app_id or pipeline.name, "version": whole_number(write.version)}
-    elif write.app_id is not None:
+        name, version = pipeline.application_of(write), whole_number(write.version)
+        options |= {"app_id": name, "version": version}
+    elif write.app_id is not None and not pipeline.incremental:
         options["app_id"] = write.app_id
     return options
 
@@ -259,11 +331,17 @@ class _Running:
     """One run and its counts."""
 
     def __init__(
-        self, pipeline: Declared, on_report: Callable[[SparkWriteReport], object] | None
+        self,
+        pipeline: Declared,
+        on_report: Callable[[SparkWriteReport], object] | None,
+        stop: Event | None,
+        progress: bool | None,
     ) -> None:
         self.report = PipelineReport(name=pipeline.name)
         self._pipeline = pipeline
         self._on_report = on_report
+        self._stop = stop
+        self._progress = progress
         self._error: BaseException | None = None
 
     def count(self, report: SparkWriteReport) -> None:
@@ -272,36 +350,63 @@ class _Running:
         if self._on_report is not None:
             self._on_report(report)
 
+    def _options(self, write: Write) -> dict[str, Any]:
+        return {**_options(self._pipeline, write), "progress": self._progress}
+
     def batch(
-        self, df: DataFrame, sink: Sink[Any], options: dict[str, Any], stop: Event | None
+        self,
+        made: Mapping[str, DataFrame],
+        sinks: Mapping[Path, Sink[Any]],
+        progress: Mapping[Path, Progress | None],
     ) -> None:
-        """Write the rows, unless `stop` is set before the write begins."""
+        """Make these writes, in order, unless the stop request comes before one begins.
+
+        The progress of each is stored with it.
+        """
         try:
-            with stoppable(stop):
-                self.count(write_dataframe(df, sink, **options))
+            for path, progressed in progress.items():
+                write, sink = self._pipeline.writes[path], sinks[path]
+                df, options = made[write.view], self._options(write)
+                with stoppable(self._stop), ExitStack() as around:
+                    if progressed is not None:
+                        is_atomic = write.delivery == "atomic"
+                        if is_atomic or names(write.key):
+                            options["app_id"] = progressed.application
+                            options["version"] = progressed.version
+                        around.enter_context(moving(sink, progressed, is_atomic=is_atomic))
+                    self.count(write_dataframe(df, sink, **options))
         except WriteStopped:
             return
 
-    def stream(
-        self, df: DataFrame, sink: Sink[Any], options: dict[str, Any], stop: Event | None
-    ) -> None:
-        """Write micro-batches until the stream ends or `stop` is set."""
-        stream = self._pipeline.stream
+    def stream(self, made: Mapping[str, DataFrame], sinks: Mapping[Path, Sink[Any]]) -> None:
+        """Write micro-batches until the stream ends or the stop request comes."""
+        stream, stop = self._pipeline.stream, self._stop
         assert stream is not None
         trigger: dict[str, Any] = (
             {"availableNow": True}
             if stream.trigger == AVAILABLE_NOW
             else {"processingTime": stream.trigger}
         )
-        write = foreach_batch(sink, on_report=self.count, **options)
+        writes = self._pipeline.writes
+        df = made[next(iter(writes.values())).view]
+        functions = [
+            foreach_batch(sinks[path], on_report=self.count, **self._options(write))
+            for path, write in writes.items()
+        ]
 
         def write_or_tell(rows: DataFrame, number: int) -> None:
             try:
                 with stoppable(stop):
-                    write(rows, number)
+                    if len(functions) > 1:
+                        rows.persist()
+                    for write in functions:
+                        write(rows, number)
             except BaseException as error:
                 self._error = error  # Spark keeps only the text of the error
                 raise
+            finally:
+                if len(functions) > 1:
+                    rows.unpersist()
 
         writer: Any = (
             df.writeStream.queryName(self._pipeline.name)
