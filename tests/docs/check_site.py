@@ -31,7 +31,7 @@ LOADED = re.compile(
 SHOWN = (
     "/",
     "/how-to/",
-    "/explanation/queues/",
+    "/explanation/queues-and-streams/",
     "/explanation/benchmarks/",
     "/reference/api/kafka/",
 )
