@@ -45,6 +45,7 @@ def test_mistakes_are_told_before_anything_runs(changed: dict[str, Any], told: s
         "sink": MemorySink(),
         "delivery": "bucket",
         "mode": "append",
+        "partition": None,
         "key": ("id",),
         "app_id": "job",
         "version": 3,
