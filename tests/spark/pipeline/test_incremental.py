@@ -81,6 +81,19 @@ def test_a_run_reads_the_rows_above_the_last_position(
     assert query(dsn, stored) == [("orders/read", "read", 2)]
 
 
+def test_rows_without_a_value_are_told(
+    spark: Any, dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By every run, also one without new rows."""
+    put(spark, tmp_path, 1, 2)
+    empty = spark.range(2).selectExpr("id", "cast(NULL AS timestamp) AS at")
+    empty.write.mode("append").parquet(str(tmp_path / "in"))
+    declared = pipeline(tmp_path, dsn)
+    assert [declared.run(spark).writes for _ in range(2)] == [1, 0]
+    assert ids(dsn) == [1, 2]
+    assert caplog.messages.count("2 rows without a value of at: they are never read") == 2
+
+
 def test_a_run_reads_the_files_that_no_run_has_read(spark: Any, dsn: str, tmp_path: Path) -> None:
     """Whatever their names are, and with the columns of their folders."""
     query(dsn, "ALTER TABLE orders ADD day text")

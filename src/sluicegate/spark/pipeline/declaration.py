@@ -60,7 +60,7 @@ class Incremental:
 
     column: str | None = None
     """A column that grows with every change: a run reads the rows above the last run's greatest
-    value. Rows without a value are never read.
+    value. Rows without a value are never read; a warning in the log has their number.
     """
     files: bool = False
     """Whether a run reads the files that no earlier run has read. Files must not change."""

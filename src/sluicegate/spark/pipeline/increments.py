@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
     from ..._core.sink import Sink
     from .declaration import Declared, Incremental, Path
+
+logger = logging.getLogger("sluicegate.spark")
 
 _OFFSET = "yyyy-MM-dd HH:mm:ss.SSSSSSXXX"
 
@@ -123,9 +126,12 @@ def _above(
         inside &= column <= F.lit(end[0]).cast(kind)
     elif given.until is not None:
         inside &= column <= F.expr(given.until)
-    newest = F.max(column)
+    newest = F.max(F.when(inside, column))
     text = F.date_format(newest, _OFFSET) if kind == "timestamp" else newest.cast("string")
-    high: str | None = df.where(inside).select(text).collect()[0][0]
+    is_empty = column.isNull()
+    ((high, empty),) = df.where(inside | is_empty).select(text, F.count_if(is_empty)).collect()
+    if empty and not end:
+        logger.warning("%d rows without a value of %s: they are never read", empty, name)
     beginning = "the beginning" if low is None else low
     if high is None:
         return F.lit(False), position, f"none with {name} above {beginning}", False
