@@ -87,17 +87,19 @@ async def losing_answers(port: int, *, count: int) -> AsyncGenerator[str]:
         loses = next(numbers) < count
 
         async def answers() -> None:
-            while data := await from_server.read(65536):
-                if loses:
-                    break
-                writer.write(data)
-            writer.close()
-            to_server.close()
+            try:
+                while (data := await from_server.read(65536)) and not loses:
+                    writer.write(data)
+            finally:  # also of a connection that its client keeps
+                writer.close()
+                to_server.close()
 
         async def requests() -> None:
-            while data := await reader.read(65536):
-                to_server.write(data)
-            to_server.close()
+            try:
+                while data := await reader.read(65536):
+                    to_server.write(data)
+            finally:
+                to_server.close()
 
         tasks.update(map(asyncio.ensure_future, (answers(), requests())))
 
