@@ -112,6 +112,8 @@ def test_a_run_reads_the_files_that_no_run_has_read(spark: Any, dsn: str, tmp_pa
         assert declared.run(spark).rows == 1, name
     assert ids(dsn) == [*range(len(file_names))]
     assert query(dsn, "SELECT DISTINCT day FROM orders") == [("täglich 1",)]
+    with pytest.raises(ConfigError, match="since='soon': must be a time"):
+        declared.run(spark, since="soon")
     (folder / "a.csv").unlink()
     assert declared.run(spark).writes == 0
     assert declared.run(spark, since="2020-01-01").rows == len(file_names) - 1

@@ -151,6 +151,8 @@ def _new_files(
     end: tuple[str, ...],
     since: str | None,
 ) -> _Found:
+    if since is not None and not _is_value(df, since, "timestamp"):
+        raise bad("since", since, "must be a time, to compare with the times of the files")
     there = end or tuple(sorted(df.inputFiles()))
     known = () if since is not None else position
     new = [*_without(there, known)]
