@@ -60,9 +60,10 @@ soak: $(VENV)/.dev  ## kills, outages and random schedules, many times each
 compat: $(VENV)/.dev  ## the Spark part under PySpark 3.5, 4.0, 4.1 and the newest
 	$(BIN)/python tests/spark/compat/run.py $(ARGS)
 
-check: $(VENV)/.dev  ## format, lint, types, import rules, docs
+check: $(VENV)/.dev  ## format, lint, spelling, types, import rules, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell *.md changelog.d benchmarks docs examples src  # tests have mistakes on purpose
 	$(BIN)/mypy
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q tests/layering/check_rules.py tests/docs/test_programs.py
@@ -86,10 +87,11 @@ $(VENV)/.docs: pyproject.toml | $(BIN)/python
 docs: $(VENV)/.docs  ## serve the docs on loopback
 	$(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
 
-format: $(VENV)/.dev  ## format and fix what can be fixed; write programs into the pages, and the page and the dashboards of the metrics
+format: $(VENV)/.dev  ## format and fix what can be fixed; write programs into the pages, and the generated pages and dashboards
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python -m tests.docs.programs
+	$(BIN)/python -m tests.docs.behaviours
 	$(BIN)/python -m tests.telemetry.page
 	$(BIN)/python -m tests.telemetry.dashboards
 

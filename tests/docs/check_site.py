@@ -30,7 +30,7 @@ LOADED = re.compile(
 )
 SHOWN = (
     "/",
-    "/how-to/",
+    "/how-to/operate/",
     "/explanation/queues-and-streams/",
     "/explanation/benchmarks/",
     "/reference/api/kafka/",

@@ -56,7 +56,6 @@ TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {
     "how-to/spool.md": ("sink",),
     "how-to/operate.md": (),
     "how-to/test-your-code.md": ("MySource",),
-    "how-to/watch-with-opentelemetry.md": ("source",),
     "how-to/try-again.md": ("dsn", "columns", "write_rows"),
     "how-to/write-to-http.md": ("token",),
     "how-to/use-a-schema-registry.md": (),
@@ -79,10 +78,10 @@ BELOW = {
     "how-to/keep-state.md",
     "how-to/operate-a-queue.md",
     "how-to/source-into-postgresql.md",
-    "how-to/threads.md",
+    "how-to/use-with-a-framework.md",
     "how-to/watch-with-prometheus.md",
     "how-to/troubleshooting.md",
-    "how-to/write-in-a-transaction.md",
+    "how-to/exactly-once.md",
     "how-to/write-to-postgresql.md",
     "how-to/write-to-sql.md",
 }
@@ -135,7 +134,7 @@ def test_a_page(page: str, runner: asyncio.Runner) -> None:
 
 
 def test_threads(runner: asyncio.Runner) -> None:
-    call, handler, served = snippets("how-to/threads.md")
+    call, handler, served = snippets("how-to/use-with-a-framework.md")
     before = signal.getsignal(signal.SIGTERM)
 
     async def in_a_thread() -> None:
@@ -207,7 +206,7 @@ def test_write_to_postgresql(
 
 
 def test_write_in_a_transaction(runner: asyncio.Runner, database: str) -> None:
-    (named,) = snippets("how-to/write-in-a-transaction.md")
+    (named,) = snippets("how-to/exactly-once.md")
     given: dict[str, Any] = {"batches": [RowBatch([(n,)]) for n in range(3)], "total": 3}
     given |= {"batch_id": 4, "bucket": 0}
 
@@ -245,12 +244,12 @@ def test_operate_streams(runner: asyncio.Runner, database: str) -> None:
 def test_watch_with_prometheus(
     runner: asyncio.Runner, database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    consumer, streams, queues, dies, collects, boards, rules = snippets(
+    consumer, streams, queues, dies, collects, boards, rules, traces = snippets(
         "how-to/watch-with-prometheus.md"
     )
     runner.run(install_streams(database))
     given: dict[str, Any] = {"dsn": database, **names("source")}
-    for snippet in (consumer, streams, queues, dies):
+    for snippet in (consumer, streams, queues, dies, traces):
         snippet.run(runner, given)
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     collects.run(runner, given)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from sluicegate.batcher import LoopClock
 
-PAGE = DOCS / "how-to/use-with-fastapi.md"
+PAGE = DOCS / "how-to/use-with-a-framework.md"
 Code = grpc.StatusCode
 SMALL = Limits(max_items=1, max_pending_items=2)
 EAGER = Limits(max_items=10, max_delay=0.0)

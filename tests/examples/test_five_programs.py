@@ -42,7 +42,7 @@ pytestmark = [
 
 COUNT = 2_000
 WITHIN = 120
-GUIDES = ("use-with-fastapi", "source-into-postgresql", "consume-a-queue", "deliver-exactly-once-from-spark", "test-your-code")  # fmt: skip
+GUIDES = ("use-with-a-framework", "source-into-postgresql", "consume-a-queue", "deliver-exactly-once-from-spark", "test-your-code")  # fmt: skip
 INSTALLED = re.compile(r'(?:pip install "|needs `)sluicegate\[(\S+?)\]["`](.*)')
 ANNOUNCED = """
 CREATE FUNCTION announce() RETURNS trigger LANGUAGE plpgsql AS

@@ -178,7 +178,7 @@ def test_without_an_extra(bare: Reader) -> None:
     assert imported.is_relative_to(bare.environment)
     said = console_on("tutorial/first-steps.md")["first_batcher.py"]
     assert comparable(bare.run("first_batcher.py")) == comparable(said)
-    orders, charges = printed_on("tutorial/a-first-consumer.md")
+    orders, charges, *_ = printed_on("tutorial/a-first-consumer.md")
     assert bare.run("first_consumer.py") == orders
     log = "billing: 1 dead letters are written, the first for charges/0@1 (PoisonError)"
     assert comparable(bare.run("charges.py")) == sorted([*charges.splitlines(), log])

@@ -51,7 +51,7 @@ def test_the_first_kafka_consumer(kafka: EmbeddedKafka, capsys: pytest.CaptureFi
     behind it.
     """
     asyncio.run(load("first_kafka_consumer").main(kafka.bootstrap))
-    assert [capsys.readouterr().out] == printed_on("tutorial/a-first-kafka-consumer.md")
+    assert capsys.readouterr().out == printed_on("tutorial/a-first-consumer.md")[-1]
 
 
 def test_payments_reach_postgresql(

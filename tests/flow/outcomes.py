@@ -315,7 +315,9 @@ def table() -> str:
     for case in CASES:
         titles.setdefault(_lines(case), []).append(case.title)
     lines = [
-        f"| {'; '.join(cases)} | {line}\n" for group, cases in titles.items() for line in group
+        f"| {'' if number else '; '.join(cases) + ' '}| {line}\n"
+        for group, cases in titles.items()
+        for number, line in enumerate(group)
     ]
     return HEAD + "".join(lines)
 

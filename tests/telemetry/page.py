@@ -7,11 +7,8 @@ White box: the tables of metrics.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from tests.telemetry.alerts import alerts_of
 
 from sluicegate.postgres.metrics.queue_definitions import QUEUES
 from sluicegate.postgres.metrics.stream_definitions import STREAM
@@ -33,10 +30,9 @@ TOP = """\
 # Metrics
 
 The metrics for [Prometheus](../how-to/watch-with-prometheus.md). Each also has the label `name`. For
-[OpenTelemetry](../how-to/watch-with-opentelemetry.md) the first underscore is a dot, and `_total`
+[OpenTelemetry](../how-to/watch-with-prometheus.md#opentelemetry) the first underscore is a dot, and `_total`
 and `_seconds` are missing: `batcher_flush_total` is `batcher.flush`. A *maximum* is a gauge: several
-objects or processes of one name show the greatest value instead of the sum. The last column has the
-alerts that read the metric.
+objects or processes of one name show the greatest value instead of the sum.
 """
 
 
@@ -52,8 +48,8 @@ def _section(catalogue: Catalogue) -> str:
     return f"""\
 ## {TITLES[catalogue.name]}
 
-| metric | kind | labels | meaning | alerts |
-|---|---|---|---|---|
+| metric | kind | labels | meaning |
+|---|---|---|---|
 {rows}
 """
 
@@ -68,12 +64,7 @@ def _row(metric: Metric, catalogue: Catalogue) -> str:
         text += f" Buckets: {_buckets(metric.buckets)}."
     if metric in catalogue.by_tenant:
         text += " Only with `tenants=`."
-    alerts = [
-        f"`{alert.name}`"
-        for alert in alerts_of(catalogue)
-        if re.search(rf"\b{name}(_bucket|_sum|_count)?\b", alert.condition)
-    ]
-    return f"| `{name}` | {kind} | {labels} | {text} | {', '.join(alerts)} |"
+    return f"| `{name}` | {kind} | {labels} | {text} |"
 
 
 def _buckets(bounds: tuple[float, ...]) -> str:
