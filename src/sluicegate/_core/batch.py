@@ -240,7 +240,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
     def book(
         self, own: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None = None
     ) -> None:
-        """As `settle`, for indices, outcome and details that are known to be valid."""
+        """Like `settle`, for indices, outcome and details that are known to be valid."""
         if self.delivery.distrusts:
             own = [i for i in own if not self.delivery.distrusted(self.roots((i,)))]
         if not own:
@@ -301,7 +301,8 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         self.delivery.throttled(until)
 
     def child(self, label: str, outcome_map: OutcomeMap) -> Fork[Self]:
-        """Put these items on a branch: a context manager. `outcome_map` maps the branch's outcomes.
+        """Return a context manager that yields `{label: batch}`, with these items as a branch
+        of the delivery. `outcome_map` maps each outcome in the branch to the item's outcome.
 
         `label` becomes part of the `write_key`. For a dead-letter target, map every safe outcome to
         `dead_lettered` and all others to `rejected`.
@@ -327,7 +328,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
 
 def by_roots(batch: Batch[Any], values: Mapping[int, U]) -> Mapping[int, U]:
-    """Map the indices of the sealed batch to the items' values."""
+    """Map the indices of the sealed batch to the item values."""
     origins = batch.origins
     if origins == range(len(origins)):  # a whole batch: a list never equals a range
         return values

@@ -92,7 +92,7 @@ def in_seconds(duration: float | timedelta) -> float:
 
 
 def optional_seconds(name: str, value: object, *, usual: float, zero: bool = False) -> float | None:
-    """As `seconds`, but accept `None`."""
+    """Like `seconds`, but accept `None`."""
     return None if value is None else seconds(name, value, usual=usual, zero=zero)
 
 
@@ -109,7 +109,7 @@ def function(name: str, value: object, rule: str, *, takes: int = 1) -> Any:
 
 
 def optional_function(name: str, value: object, rule: str, *, takes: int = 1) -> Any:
-    """As `function`, but accept `None`."""
+    """Like `function`, but accept `None`."""
     return None if value is None else function(name, value, rule, takes=takes)
 
 
@@ -145,7 +145,7 @@ def count(name: str, value: object, *, least: int = 1) -> int:
 
 
 def optional_count(name: str, value: object, *, least: int = 1) -> int | None:
-    """As `count`, but accept `None`."""
+    """Like `count`, but accept `None`."""
     return None if value is None else count(name, value, least=least)
 
 
@@ -157,7 +157,7 @@ def share(name: str, value: object) -> float:
 
 
 def optional_share(name: str, value: object) -> float | None:
-    """As `share`, but accept `None`."""
+    """Like `share`, but accept `None`."""
     return None if value is None else share(name, value)
 
 

@@ -41,7 +41,7 @@
         └── StoppedError                  abandoned because the batcher is stopping; not applied
             ├── DeadLetterLimit           too many dead letters: the batcher stops
             ├── KeyStopped                not applied, since an earlier item of its key failed
-            ├── TransactionLost           the transaction has ended; nothing of it was applied
+            ├── TransactionLost           the transaction has ended; none of it was applied
             ├── PositionLost              another process took over a source's position; nothing was applied
             └── WithdrawnError            withdrawn by the source of the item
 
@@ -75,7 +75,7 @@ class SluicegateWarning(UserWarning):
     """A likely mistake that is not an error. The message says what to write instead.
 
     The category of all warnings of Sluicegate, except the `ResourceWarning` for a batcher that was
-    garbage-collected with items inside.
+    garbage-collected with pending items.
     """
 
 
@@ -238,7 +238,7 @@ class DeliverTimeout(SluicegateError, TimeoutError):
 class SinkError(SluicegateError):
     """An error of the destination, or raised on its behalf.
 
-    `summary` is the text for log lines if the message may contain values of items (a server's
+    `summary` is the text for log lines if the message may contain item values (a server's
     DETAIL, the body of a response); `None` if the message itself is safe to log. Dead letters and
     receipts always have the complete error.
     """
@@ -328,7 +328,7 @@ class RefusedError(UnavailableError):
 
     Nothing was applied. Handled as an outage: it uses up no attempts, one batch at a time probes,
     and producers wait. `repair` is the operator's remedy in one sentence, such as `grant INSERT on
-    table "events" to role "app"`; logs show it. `of_item` means that the destination has answered
+    table "events" to role "app"`; logs show it. `of_item` means that the destination has responded
     for each item separately: others may have been accepted, and no retry searches the batch for the
     cause.
     """
@@ -360,7 +360,7 @@ class UnknownOutcomeError(SinkError):
 
 
 class TimedOutError(UnknownOutcomeError):
-    """The write was cut off because it took too long, or its answer did not arrive in time."""
+    """The write was cut off because it took too long, or its response did not arrive in time."""
 
 
 class UnverifiableError(UnknownOutcomeError):
@@ -398,7 +398,7 @@ class DeadLetterLimit(StoppedError):
 
 
 class TransactionLost(StoppedError):
-    """The transaction has ended, and nothing of it was applied. Retry in a new transaction."""
+    """The transaction has ended, and none of it was applied. Retry in a new transaction."""
 
 
 class PositionLost(StoppedError):

@@ -2,7 +2,7 @@
 
 1. `str()` and `repr()` of a foreign exception may raise, may contain newlines or control
    characters, and may be long. The functions here never raise.
-2. Log lines contain no values of items. The message of a database error may quote the refused row
+2. Log lines contain no item values. The message of a database error may quote the refused row
    (SQLSTATE classes 21, 22, 23, 44, 54, P0, and any error raised by a trigger): such an error is
    shown by type, SQLSTATE and the names in its fields. For other database errors, only the DETAIL
    quotes it, and is omitted. A client's error about an argument quotes the argument, so only its

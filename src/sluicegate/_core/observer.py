@@ -43,8 +43,9 @@ class Observer:
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
         """The batcher `name` has opened; its method `stats()` returns `Stats` from any thread.
 
-        Hold it weakly (`WeakMethod`), so that a batcher that is garbage-collected with items inside
-        can report it. Other threads may see the middle of a step, with counts that do not add up.
+        Hold it weakly (`WeakMethod`), so that a batcher that is garbage-collected with pending
+        items can report it. Other threads may see the middle of a step, with counts that do not add
+        up.
         """
 
     def on_sealed(self, batch: Batch[Any]) -> None:
@@ -65,16 +66,19 @@ class Observer:
         """`items` of the batch failed with `error_class`; resent in `delay` seconds or later."""
 
     def on_destination(self, name: str, state: str, reason: str) -> None:
-        """`state` is `available`, `throttled`, `circuit_open`, `unavailable` or `refused`.
+        """The destination has entered the state `available`, `throttled`, `circuit_open`,
+        `unavailable` or `refused`.
 
-        `reason` is the error's type and text without values of items; empty for `available`.
+        `reason` is the error's type and text, without item values; empty for `available`.
         """
 
     def on_dropped(self, name: str, items: Sequence[Any], reason: str) -> None:
         """Items were dropped by an overflow policy, or refused at `add`."""
 
     def on_adapted(self, name: str, workers: int, max_items: int) -> None:
-        """An adaptive batcher now uses this many workers and items per batch."""
+        """An adaptive batcher has changed its limits to these numbers of workers and items per
+        batch.
+        """
 
     def on_state(self, name: str, state: str) -> None:
         """The batcher has entered the state `opening`, `open`, `closing`, `closed` or `broken`."""
@@ -130,11 +134,11 @@ HandlerOutcome = Literal[
 
 
 class HandlerEnd(NamedTuple):
-    """The end of a handler's turn, including its steps."""
+    """The result of one turn of a handler, including its steps."""
 
     outcome: HandlerOutcome
-    """`ack` also for `None`; `mixed` for a batch that is not acknowledged in full; `invalid` for a
-    return value that is not a result; `error` for an exception.
+    """`ack` for `Ack` or `None`; `mixed` for a batch that is not acknowledged in full; `invalid`
+    for a return value that is not a result; `error` for an exception.
     """
     error: BaseException | None
     """The exception it raised, or the error of its result."""
@@ -185,9 +189,10 @@ class ConsumerObserver:
         offsets: Mapping[TopicPartition, int],
         error: BaseException | None,
     ) -> None:
-        """Positions were committed. With an `error`, the commit failed, but may have been stored.
+        """A commit of positions has ended. With an `error` it failed, but the positions may have
+        been stored.
 
-        Not called for a revoke in which the source commits by itself.
+        Not called for a commit that the source makes by itself during a revoke.
         """
 
     def on_poison(self, name: str, message: Any, error: BaseException, action: str) -> None:

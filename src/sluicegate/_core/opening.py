@@ -5,8 +5,8 @@
 2. Entries are counted per object and running loop, under a lock: the first entry opens, the last
    exit closes. So a sink may be part of two stacks, or its own dead-letter target.
 3. A failed opening leaves the count at 0 and nothing open. A second live loop is a `ConfigError`
-   from the beginning of the first entry to the end of the last exit, also for loops in different
-   threads; the state of a dead loop is discarded.
+   from the beginning of the first entry to the end of the last exit, even if the loops are
+   in different threads; the state of a dead loop is discarded.
 4. Run-time state is declared by the class, created on opening, removed on closing, and never
    pickled.
 5. In a forked child nothing is open: resources of the parent are not touched, and the description

@@ -101,7 +101,9 @@ class Tally:
 
     @property
     def enqueued(self) -> int:
-        """Accepted and not dropped: `flushed_ok + flushed_fail + dropped_on_shutdown + inside`."""
+        """Items accepted, and not dropped by
+        overflow.
+        """
         return self.accepted - self.dropped
 
     @property
@@ -111,7 +113,7 @@ class Tally:
 
     @property
     def flushed_fail(self) -> int:
-        """Rejected or unknown items."""
+        """Items that were rejected, or whose outcome is unknown."""
         return self.rejected + self.unknown
 
     @property

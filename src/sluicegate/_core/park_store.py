@@ -3,7 +3,7 @@
 1. The records of one key of one group form a queue: first parked, first returned.
 2. A record is parked before the position passes it; if the store loses it, it is not delivered
    again.
-3. For one key, the caller makes one call at a time. A call that failed, or whose answer was lost,
+3. For one key, the caller makes one call at a time. A call that failed, or whose response was lost,
    may be repeated: a record is in its key's queue at most once.
 """
 

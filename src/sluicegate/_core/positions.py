@@ -43,7 +43,7 @@ class UnitMove(Protocol):
     """The last step of a transaction: moves the position of its unit.
 
     It uses a connection of the destination's client. All methods except `committed` suspend, and
-    raise errors of the client.
+    raise client errors.
     """
 
     @property
@@ -56,7 +56,7 @@ class UnitMove(Protocol):
         ...
 
     async def is_moved(self, connection: Any) -> bool:
-        """Return whether it was moved, read on another connection after a lost answer."""
+        """Return whether it was moved, read on another connection after a lost response."""
         ...
 
     def committed(self) -> None:
@@ -111,7 +111,7 @@ class KeepsPositions(Protocol):
     async def read_positions(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """Return the positions of claimed partitions, as far as they have one.
+        """Return the positions of those claimed partitions that have one.
 
         Reads after the end of any transaction of this owner.
 
@@ -164,7 +164,7 @@ class SettlesInTransaction(Protocol):
     async def fetch_settled_offset(self, claim: SourceClaim) -> int:
         """Request from the server the offset before which all records of an open claim are settled.
 
-        Suspends. Raises `PositionLost` if the claim has ended, and errors of the client.
+        Suspends. Raises `PositionLost` if the claim has ended, and client errors.
         """
         ...
 

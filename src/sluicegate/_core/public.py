@@ -60,9 +60,9 @@ def later(
     """Return a `__getattr__` and a `__dir__` for the package `home` that import lazily.
 
     Each subpackage in `table` is imported on the first access of it or of one of its listed names.
-    A package beside `home` begins with a dot. Names in `elsewhere` (by subpackage), which users may
-    expect here, raise an `ImportError` with the correct import; the message of an `AttributeError`
-    would be replaced by `from`.
+    A sibling package of `home` begins with a dot. Names in `elsewhere` (by subpackage), which users
+    may expect here, raise an `ImportError` with the correct import; the message of an
+    `AttributeError` would be replaced by `from`.
     """
     module = sys.modules[home]
     source = {name: subpackage for subpackage, names in table.items() for name in names}

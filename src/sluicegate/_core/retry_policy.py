@@ -47,7 +47,7 @@ class Backoff:
     """Exponential backoff with jitter. With d = min(longest, base x 2^(n - 1)), the wait
     before try n + 1 is:
 
-    - `jitter="full"` (default): between 0 and d, which spreads the tries of many clients best;
+    - `jitter="full"` (default): between 0 and d, which spreads the attempts of many clients best;
     - `"equal"`: between d / 2 and d;
     - `"decorrelated"`: between `base` and three times the previous wait, at most `longest`;
     - `"none"`: d.
@@ -114,8 +114,8 @@ class RetryPolicy:
     are seconds or `timedelta`.
 
     Args:
-        attempts: total number of counted attempts.
-        unlisted_attempts: the same, for errors that no classifier knows.
+        attempts: total number of counted attempts; default 5.
+        unlisted_attempts: the same, for errors that no classifier knows; default 3.
         resend_unknown: whether work of unknown outcome is retried.
         max_seconds: total time, excluding outages and throttling; `None` is no limit.
         give_up_after: limit on an outage or uninterrupted throttling; `None` is no limit.

@@ -148,7 +148,7 @@ async def _send_part(
 def _raised(
     batch: Batch[T], task: asyncio.Task[Any], error: BaseException
 ) -> dict[int, BaseException]:
-    """Return the errors of a write that has raised; report one that is no item's error."""
+    """Return the errors of a write that has raised; report one that belongs to no item."""
     take_back(task, error)
     is_trusted = isinstance(error, SinkError) or not task.cancelling()
     raised = error if is_trusted else _of_a_cut(error)

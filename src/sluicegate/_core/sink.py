@@ -1,4 +1,4 @@
-"""The interface of sinks, their answers, and their optional features."""
+"""The interface of sinks, their results, and their optional features."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """A sink's answer for each item of a batch. Create it with `from_outcomes` or `failed`.
+    """A sink's result for each item of a batch. Create it with `from_outcomes` or `failed`.
 
     It is checked after `write` has returned it. If it does not fit the batch (`ResultMismatch`), or
     was created for another batch of a batcher, every unsettled item is `unknown`.
@@ -50,9 +50,10 @@ class WriteResult:
         *,
         details: Mapping[int, object] | None = None,
     ) -> WriteResult:
-        """Create a result from answers by position: `None`, a safe outcome or the item's error.
+        """Create a result from one entry per item, by position: `None`, a safe outcome or the
+        item's error.
 
-        Raises `ResultMismatch` unless there is exactly one answer per item; the outcome of every
+        Raises `ResultMismatch` unless there is exactly one entry per item; the outcome of every
         item is then unknown.
         """
         size = len(batch)
@@ -136,10 +137,10 @@ class Sink(Protocol[T_contra]):
     async def write(self, batch: Batch[T_contra]) -> WriteResult | None:
         """Write every item, once, in order.
 
-        `None` means that every item was delivered. A `WriteResult` has an answer per item. Raising
-        fails every unsettled item; the exception's class determines whether it is retried. The same
-        batch may be written again, so `write` must not keep state about it. Cancellation must pass
-        through.
+        `None` means that every item was delivered. A `WriteResult` has one result per item. Raising
+        an exception fails every unsettled item; the exception's class determines whether it is
+        retried. The same batch may be written again, so `write` must not keep state about it. Do
+        not suppress cancellation.
         """
 
 
@@ -153,7 +154,7 @@ class Capabilities:
     """Writing the same item again changes nothing."""
     repeatable: Literal["item", "write"] | None = None
     """What may be sent again after an unknown outcome without being stored twice: `"write"` (the
-    same items together), or `"item"` (also in other parts of their batch). A retry then counts no
+    same items together), or `"item"` (even in other parts of their batch). A retry then counts no
     attempt while the destination is down. An idempotent sink is repeatable by item.
     """
     transactional: bool = False
@@ -262,7 +263,7 @@ def capabilities_of(sink: object) -> Capabilities:
 
 
 def repeatable_of_all(known: Iterable[Capabilities]) -> Literal["item", "write"] | None:
-    """Return what may be repeated by a sink of several sinks."""
+    """Return the `repeatable` ability of a sink of several sinks."""
     found = {each.repeatable for each in known}
     return None if None in found else "write" if "write" in found else "item"
 

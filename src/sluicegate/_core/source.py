@@ -176,7 +176,9 @@ class ClaimHost(Protocol):
         ...
 
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
-        """Begin a claim for each of these partitions, which have none; return them in order."""
+        """Begin a claim for each of these partitions, none of which may have an open one; return
+        the claims in the same order.
+        """
         ...
 
     async def revoked(
@@ -209,8 +211,8 @@ StartsAt = Literal["beginning", "end", "time", "offset"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCapabilities:
-    """What a source can do, and what its consumer has to know: declared as `capabilities` of its
-    class. A source whose times depend on its arguments replaces them in its constructor.
+    """The abilities of a source, and facts that its consumer needs: declared as `capabilities` of
+    its class. A source whose times depend on its arguments replaces them in its constructor.
     """
 
     starts: frozenset[StartsAt] = frozenset()
@@ -289,7 +291,7 @@ class Source(Protocol):
         ...
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """Return the offset after the last record of each claim's partition, as far as known."""
+        """Return the offset after the last record of each claim's partition, if it is known."""
         ...
 
 
@@ -335,7 +337,7 @@ class TakesBack(Protocol):
 
     Both methods take a record of a claim; all records of the claim before the offset `settled` are
     settled. They suspend until that is stored, and then end the claim: its delivered but unsettled
-    records are delivered again, in order. Both raise errors of the client, and may be called again
+    records are delivered again, in order. Both raise client errors, and may be called again
     after one. They return `None`, without effect, if the claim had ended.
     """
 
@@ -461,11 +463,11 @@ class Troubles:
         self._reported: str | None = None
 
     def has(self, part: str) -> bool:
-        """Whether a part of the source has a trouble."""
+        """Whether a part of the source has a problem."""
         return part in self._reasons
 
     def note(self, part: str, reason: str | None) -> None:
-        """Set the trouble of a part of the source; `None` clears it."""
+        """Set the problem of a part of the source; `None` clears it."""
         if reason is None:
             self._reasons.pop(part, None)
         else:

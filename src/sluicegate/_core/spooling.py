@@ -44,7 +44,9 @@ class SpoolHost(Protocol):
 
     @property
     def is_troubled(self) -> bool:
-        """Whether the destination does not accept writes, as far as this batcher's own tell."""
+        """Whether the destination does not accept writes, according to this batcher's own
+        writes.
+        """
         ...
 
     def break_down(self, error: BaseException) -> None:
@@ -84,7 +86,7 @@ class SpoolFront(Protocol):
         """Begin to send, once the batcher is open."""
 
     async def finish(self, until: float) -> None:
-        """Send until nothing is left or the clock reads `until`; what is left stays stored.
+        """Send until nothing is left or the clock reads `until`; unsent items stay stored.
 
-        Suspends until sending has ended. Cancelled, it ends at once.
+        Suspends until sending has ended. A cancellation ends it immediately.
         """

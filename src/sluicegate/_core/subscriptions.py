@@ -84,9 +84,9 @@ class SubscriptionState(Protocol):
     """
 
     async def initialize(self, name: str, start: SubscriptionStart) -> bool:
-        """Store the start of a subscription that has none, atomically.
+        """Store the start of a subscription atomically, unless it already has one.
 
-        Returns False if another process was first.
+        Returns False if it has one: another process was first.
         """
         ...
 
@@ -142,11 +142,11 @@ class SkipsLocked(Protocol):
     async def try_store(
         self, name: str, moves: Mapping[int, Move]
     ) -> tuple[Collection[int], Collection[int]]:
-        """As `SubscriptionState.store`; return the moved slots, and the skipped ones."""
+        """Like `SubscriptionState.store`; return the moved slots, and the skipped ones."""
         ...
 
     async def try_keep(self, names: Collection[str]) -> tuple[Collection[str], Collection[str]]:
-        """As `SubscriptionLocks.keep`; return the extended locks, and the skipped ones."""
+        """Like `SubscriptionLocks.keep`; return the extended locks, and the skipped ones."""
         ...
 
 
@@ -156,7 +156,7 @@ class KeptWithLog(Protocol):
 
     @property
     def log_schema(self) -> str:
-        """The schema of the log."""
+        """The name of the schema that contains the log."""
         ...
 
 

@@ -6,10 +6,10 @@
    destination's *ledger*, so a second attempt finds the commit of the first; a concurrent one waits
    for the end of the first. Its writes are then `duplicate`: nothing is written twice, whether or
    not the caller has checked.
-3. An answer to a write inside holds if the transaction commits; after a rollback its items are
+3. The result of a write inside holds if the transaction commits; after a rollback its items are
    unsettled again. A refused item is refused alone: its neighbours stay in.
 4. When the transaction itself is gone (its connection broke, it has ended), every write and the
-   commit raise `TransactionLost`: nothing of it was applied, and no retry inside it can succeed.
+   commit raise `TransactionLost`: none of it was applied, and no retry inside it can succeed.
 5. Sinks around the destination wrap the transaction too, with the state they have outside
    (`enlist`). A sink that cannot do this gives the reason in `refuses_transaction`;
    `check_transactional` raises it before anything is started.
@@ -164,7 +164,9 @@ class Transaction(Sink[T_contra], Protocol[T_contra]):
         """
 
     def hold_letters(self, count: int) -> None:
-        """Add to the dead letters held until the commit. Called by sinks that hold them."""
+        """Add `count` to the number of dead letters that wait for the commit. Called by sinks that
+        hold dead letters back.
+        """
 
     async def wrote_letters(self, count: int) -> None:
         """Record, after the commit, the number of held letters that are written. Suspends."""
@@ -272,7 +274,7 @@ class Attempt:
 
 
 def all_duplicate(batch: Batch[object]) -> WriteResult:
-    """Return the answer to a write under a unit that was committed before."""
+    """Return the result of a write under a unit that was committed before."""
     return WriteResult.from_outcomes(batch, [Outcome.DUPLICATE] * len(batch))
 
 
@@ -430,18 +432,19 @@ def transaction(
     Args:
         sink: an open stack that passes `check_transactional`.
         unit: the name under which it commits once, or the position of a source that commits with
-            the rows. Without one nothing is stored beside the writes.
+            the rows. Without one, nothing is stored in addition to the writes.
 
-    Leaving it commits. Left by an exception or cancelled it is rolled back, and that exception
-    propagates; the items are unsettled again then, so the same batches can be sent once more. Items
+    Leaving it commits. An exception or a cancellation rolls it back, and propagates; the items are
+    then unsettled again, so the same batches can be sent once more. Items
     of a batcher get their outcomes at the commit, which must come before the sink's write returns;
-    otherwise they are `unknown`. Batches may be sent side by side; the destination takes one after
+    otherwise they are `unknown`. Batches may be sent concurrently; the destination takes one after
     another. Pass known counts to `tx.record` before leaving.
 
-    Raises, on entering: `ConfigError` as `check_transactional` does; `UnitRefused` where the ledger
-    has the version cut otherwise; `UnavailableError` where the destination is not reachable. On
-    leaving: `UnknownOutcomeError` where the commit may or may not have been applied; with a unit
-    the next attempt finds out. At either end: `TransactionLost` where nothing was. Suspends.
+    Suspends. Raises on entering: `ConfigError` like `check_transactional`; `UnitRefused` if the
+    ledger has this version with another division into parts; `UnavailableError` if the destination
+    is not reachable. Raises on leaving: `UnknownOutcomeError` if the commit may or may not have
+    been applied; with a unit, the next attempt finds out. Raises on either: `TransactionLost` if
+    nothing was applied.
 
     Examples:
         >>> import asyncio

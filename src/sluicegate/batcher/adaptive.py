@@ -40,7 +40,7 @@ the last one. The first rule that applies to the attempts that ended in between 
    otherwise a few bad rows would stop all growth, especially with many workers.
 3. The mean exceeds its best since the last halving by half of that, and by more than it varies:
    half, and a ceiling at the number with the best throughput since the last halving (at least three
-   quarters), unless round trips vary too much to tell. The best is then measured anew, so that the
+   quarters), unless round trips vary too much to tell. The best is then measured again, so that the
    workers grow again if load was not the cause. Without this rule they would overload a destination
    that slows down gradually; without its second condition, they would stay idle with a destination
    of very uneven round trips; without the ceiling, they would soon be too many again.
@@ -315,7 +315,7 @@ class Past:
         return self.fastest + max(self._variation, (TOO_SLOW - 1) * self.fastest)
 
     def forget_fastest(self) -> None:
-        """Measure the fastest round trip anew."""
+        """Measure the fastest round trip again."""
         self.fastest = math.inf
 
     @property

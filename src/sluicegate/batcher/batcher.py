@@ -63,22 +63,23 @@ class Batcher(Generic[T]):
 
     Use it as `async with Batcher(sink) as batcher:`. Leaving the block drains it, stores the report
     in `report`, and raises `DrainTimeout` if items were left. It does not raise if `shutdown` was
-    called inside, whose report shows them, or if an exception is already being raised, which gets a
-    note instead. It may be constructed anywhere: it needs a running loop only when entered, and may
-    be entered again after it was closed.
+    called in the block, since its report shows them, or if an exception is already being raised,
+    which gets a note instead. It may be constructed anywhere: it needs a running loop only when
+    entered, and may be entered again after it was closed.
 
     Args:
         sink: a sink, or a function of a batch (async, or plain, which runs in a thread).
         limits: sizes, times and workers; see `Limits`.
         name: appears in logs, metrics and reports. A pipe gives its own name to a batcher without
             one.
-        overflow: the policy for a full ledger. `"block"` makes `add` wait, `"reject"` makes it
-            raise `LedgerFull`, `"drop_newest"` accepts and drops the new items, and `"drop_oldest"`
-            makes room by dropping the oldest items that no worker has taken (or the new ones if
-            there are none). Dropped items have the outcome `dropped`, also in their receipts.
-        oversize: the policy for an item larger than `max_bytes`. `"alone"` writes it alone in a
-            batch, `"reject"` makes `add` raise `ItemTooLarge`, and `"dead_letter"` sends it to the
-            dead letters without a write (the stack must have a `DeadLetter`).
+        overflow: the policy for a full ledger. `"block"` (default) makes `add` wait, `"reject"`
+            makes it raise `LedgerFull`, `"drop_newest"` accepts and drops the new items, and
+            `"drop_oldest"` makes room by dropping the oldest items that no worker has taken (or the
+            new ones if there are none). Dropped items have the outcome `dropped`, including in
+            their receipts.
+        oversize: the policy for an item larger than `max_bytes`. `"alone"` (default) writes it
+            alone in a batch, `"reject"` makes `add` raise `ItemTooLarge`, and `"dead_letter"` sends
+            it to the dead letters without a write (the stack must have a `DeadLetter`).
         size_of: measures an item in bytes; needed with `max_bytes` or `max_pending_bytes` unless
             items are bytes-like.
         key: a function from an item to its key. Items of one key are then written in the order in
@@ -88,27 +89,28 @@ class Batcher(Generic[T]):
             and `"1"` are three keys); an item with a key without a stable hash is refused with
             `TypeError`. The function must not use this batcher.
         on_key_failure: the policy for a key's later items after one was dead-lettered or rejected.
-            `"skip"`: they are written. `"pause"`: they stay inside until `resume(key)`. `"park"`:
-            they stay inside until `unpark(key)`, up to a bound; beyond it the oldest go to the dead
-            letters of the stack, in order. `"fail"`: items inside are rejected and new ones refused
-            with `KeyFailedError`, until `resume(key)`. Held items use room in the ledger, no flush
-            waits for them, and a shutdown returns them unsent. With `tenant`, a key is a key within
-            its tenant.
+            `"skip"` (default): they are written. `"pause"`: they stay pending until `resume(key)`.
+            `"park"`: they stay pending until `unpark(key)`, up to a bound; beyond it the oldest go
+            to the dead letters of the stack, in order. `"fail"`: pending items are rejected and new
+            ones refused with `KeyFailedError`, until `resume(key)`. Held items use room in the
+            ledger, no flush waits for them, and a shutdown returns them unsent. With `tenant`, a
+            key is a key within its tenant.
         max_parked_items: maximum number of held items per key with `"park"`; default 1,000.
         tenant: a function from an item to its tenant. Each batch then belongs to one tenant, and is
             complete by that tenant's own size and time. Tenants with items to send share the
             workers fairly; a tenant that backs off or is throttled does not slow the others. With
             one worker and no `key`, a tenant's items are in order. Tenants are compared like keys.
         tenants: weights and caps of tenants; see `Tenants`.
-        on_failure: the handling of items that end rejected or unknown, beyond counting and logging.
-            `"log"`: nothing; `"crash"`: stop for good; or a function of (items, error).
-        shutdown_deadline: total seconds for the shutdown when the block is left.
+        on_failure: the handling of items that end rejected or unknown. `"log"` (default): they are
+            counted and logged; `"crash"`: the batcher also stops permanently; or a function of
+            (items, error), called in addition.
+        shutdown_deadline: total seconds for the shutdown when the block is left; default 25.
         last_resort: a sink (or function) that receives items known not to be applied shortly before
             a shutdown's deadline; it has a fifth of the deadline. Items that it takes end
             `dead_lettered`, the others `unsent`. Opened and closed with the batcher.
-        open: `"eager"`: entering opens the sink, and raises if that fails. `"lazy"`: entering
-            returns immediately, items are accepted, and the sink is opened in the background; an
-            unavailable destination is handled like any outage.
+        open: `"eager"` (default): entering opens the sink, and raises if that fails. `"lazy"`:
+            entering returns immediately, items are accepted, and the sink is opened in the
+            background; an unavailable destination is handled like any outage.
         open_timeout: seconds. With `"eager"`, opening an unavailable destination is retried for
             this time; by default there is one attempt. With `"lazy"`, the batcher is broken if its
             sink is not open by then; by default there is no limit.
@@ -135,7 +137,7 @@ class Batcher(Generic[T]):
         self._renew()
 
     def _renew(self) -> None:
-        """Start with nothing inside."""
+        """Start empty."""
         self._dispatcher = self._new_dispatcher()
         self._intake: Intake[T] = (
             Intake(self._dispatcher) if self.setup.spool is None else SpoolIntake(self._dispatcher)
@@ -197,8 +199,8 @@ class Batcher(Generic[T]):
     async def shutdown(
         self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False
     ) -> ShutdownReport[T]:
-        """Stop accepting, write all items inside, close the sink; return the report of all outcomes
-        within `deadline` seconds.
+        """Stop accepting, write all pending items, close the sink; return the report of all
+        outcomes within `deadline` seconds.
 
         `deadline` defaults to the batcher's `shutdown_deadline`. Concurrent calls share one
         shutdown and its report, and the earliest deadline wins. Producers that wait for room get
@@ -242,7 +244,7 @@ class Batcher(Generic[T]):
         await self.shutdown()
 
     def after_fork(self) -> None:
-        """Start empty in a forked child: the items inside belong to the parent."""
+        """Start empty in a forked child: the pending items belong to the parent."""
         if self._lifecycle.state == "new":
             return
         process_fork.leave_to_parent(self._dispatcher, self._drain, self._opener)
@@ -252,15 +254,15 @@ class Batcher(Generic[T]):
     # -- items -------------------------------------------------------------------------------------
 
     async def add(self, item: T, *, timeout: float | timedelta | None = None) -> None:
-        """Accept `item` in memory, or with a spool on disk; wait while the ledger is full.
+        """Accept `item` in memory or, with a spool, on disk; wait while the ledger is full.
 
         `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it expires,
         `ClosedError` once the batcher is closed, `ItemTooLarge` for an item that can never fit,
-        `KeyFailedError` for a key that failed (`on_key_failure="fail"`), `ItemFunctionError` if a
-        function of the item raised; in each case, and on cancellation, the item was not accepted.
-        Usually returns without suspending; occasionally it lets other tasks run first. With a spool
-        it suspends until the item is stored, and also raises like `deliver`; a cancelled call may
-        have stored it.
+        `KeyFailedError` for a key that failed (`on_key_failure="fail"`), `ItemFunctionError` if
+        `key=`, `tenant=` or `size_of=` raised for it; in each case, and on cancellation, the item
+        was not accepted. Usually returns without suspending; occasionally it lets other tasks run
+        first. With a spool it suspends until the item is stored, and can also raise the errors of
+        `deliver`; a cancelled call may have stored the item.
         """
         seconds = None if timeout is None else _seconds(timeout)
         known = NOTHING
@@ -417,7 +419,7 @@ class Batcher(Generic[T]):
         return self.setup.limits
 
     def tally(self) -> Tally:
-        """The current counts of all outcomes and of the items inside."""
+        """The current counts of all outcomes and of the pending items."""
         return self._dispatcher.tally()
 
     def stats(self) -> Stats:
@@ -425,7 +427,7 @@ class Batcher(Generic[T]):
         return stats_of(self._dispatcher)
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
-        """Warn if items are inside: nothing can drain them any more."""
+        """Warn about pending items: nothing can drain them any more."""
         lifecycle = getattr(self, "_lifecycle", None)
         if lifecycle is not None and lifecycle.is_running and self._dispatcher.ledger.inside:
             message = (

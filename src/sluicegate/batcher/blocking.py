@@ -63,16 +63,16 @@ class BlockingBatcher(Generic[T]):
     works there.
 
     In a forked child it starts empty, with its own thread and tally, at the first call that needs
-    them. Items inside at the fork belong to the parent.
+    them. Items that are pending at the fork belong to the parent.
 
     Args:
         sink: a sink, or a function of a batch; opened and called on the batcher's loop.
         limits: sizes, times and workers; see `Limits`.
         name: appears in logs, metrics and reports.
-        overflow: the policy for a full ledger; see `Batcher`.
-        oversize: the policy for an item larger than `max_bytes`. `"alone"` writes it alone in a
-            batch, `"reject"` makes `add` raise `ItemTooLarge`, and `"dead_letter"` sends it to the
-            dead letters without a write (the stack must have a `DeadLetter`).
+        overflow: the policy for a full ledger; default `"block"`; see `Batcher`.
+        oversize: the policy for an item larger than `max_bytes`. `"alone"` (default) writes it
+            alone in a batch, `"reject"` makes `add` raise `ItemTooLarge`, and `"dead_letter"` sends
+            it to the dead letters without a write (the stack must have a `DeadLetter`).
         size_of: measures an item in bytes, in the thread that adds it; needed as in `Batcher`.
         key: a function from an item to its key, called in the thread that adds it; see `Batcher`.
         on_key_failure: the policy for later items of a key after one failed for good; see
@@ -84,9 +84,10 @@ class BlockingBatcher(Generic[T]):
             no tenant yet.
         on_failure: the handler for items that end rejected or unknown; see `Batcher`. A function is
             called on the batcher's thread.
-        shutdown_deadline: total seconds for the shutdown when the block is left.
+        shutdown_deadline: total seconds for the shutdown when the block is left; default 25.
         last_resort: a sink for items that a shutdown could not send; see `Batcher`.
-        open: `"eager"` or `"lazy"`: whether `start` waits until the sink is open; see `Batcher`.
+        open: `"eager"` (default) or `"lazy"`: whether `start` waits until the sink is open; see
+            `Batcher`.
         open_timeout: seconds until the opening fails; see `Batcher`.
         adaptive: adapt concurrency and batch size below the limits; see `Batcher`.
         observers: observers of this batcher, called on its thread.
@@ -276,7 +277,9 @@ class BlockingBatcher(Generic[T]):
         return False
 
     def add_many(self, items: Iterable[T], *, timeout: float | timedelta | None = None) -> None:
-        """Accept all `items` in order, or none; block while they do not fit. Raises like `add`."""
+        """Accept all `items` in order, or none; block while they do not fit. Raises the same errors
+        as `add`.
+        """
         process_fork.check()
         refuse_in_a_loop("add_many()", INSTEAD)
         together = tuple(several(items))
@@ -367,7 +370,7 @@ class BlockingBatcher(Generic[T]):
         return run.ask(lambda: run.batcher.unpark(key, tenant=tenant))
 
     def tally(self) -> Tally:
-        """Return the counts of all outcomes and of the items inside, at one moment."""
+        """Return the counts of all outcomes and of the pending items, at one moment."""
         process_fork.check()
         run = self._run
         return run.ask(run.batcher.full_tally)

@@ -325,7 +325,7 @@ class Fence:
 
 
 class Fences:
-    """The closed fences. `before` counts the items inside up to a batch number."""
+    """The closed fences. `before` counts the pending items up to a batch number."""
 
     def __init__(self, before: Callable[[int], int]) -> None:
         self._before = before

@@ -430,7 +430,7 @@ class Dispatcher(Generic[T]):
                 self.refresh()
 
     def before(self, number: int) -> int:
-        """Count the items inside up to a batch number, without those of held keys."""
+        """Count the pending items up to a batch number, without those of held keys."""
         held = sum(1 for item in self.books.held or () if item.number <= number)
         queued = self.gathering.gatherer.queued_until(number)
         return self.flights.left_until(number) + held + queued

@@ -152,7 +152,7 @@ class Drain(Generic[T]):
         self._spent.on("drain")
 
     async def _sent(self) -> None:
-        """Send what the spool has, if there is one; what is left stays there."""
+        """Send the items of the spool, if there is one; unsent ones stay there."""
         spool = self._dispatcher.setup.spool
         if spool is None or self._dispatcher.lifecycle.broken is not None:
             return

@@ -205,9 +205,8 @@ class Feed(Generic[T]):
     # -- questions ---------------------------------------------------------------------------------
 
     def key_of(self, item: T) -> Hashable:
-        """Return the identity of the key that holds back later items if this one ends with an
-        outcome of `holds`; equal for items of one key. `None` if there is no key; a key of `None`
-        is a key.
+        """Return a value that identifies the item's key; equal for items of one key. `None`
+        if no key is held after a failed item; the key `None` also has a value.
         """
         gathering = self._dispatcher.gathering
         if gathering.holds is None or gathering.identity is None:
@@ -226,13 +225,13 @@ class Feed(Generic[T]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether all items inside are held because of failed items."""
+        """Whether all pending items are held because of failed items."""
         dispatcher = self._dispatcher
         held = dispatcher.gathering.held_items
         return not dispatcher.flights and dispatcher.ledger.queued == held
 
     def classify(self, error: BaseException) -> ErrorClass:
-        """Classify an error by the sinks of the stack."""
+        """Return the class of an error, from the classifiers of the stack's sinks."""
         parts = walk(self._dispatcher.setup.sink)
         return classified(error, *[classifier_of(part) for part in parts])
 

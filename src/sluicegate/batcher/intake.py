@@ -395,7 +395,7 @@ class SpoolIntake(Intake[T]):
         return True
 
     def _write_alone(self, count: int) -> None:
-        """Write items at once if no others have come in the same turn of the loop."""
+        """Write items immediately if no others have come in the same turn of the loop."""
         dispatcher = self._dispatcher
         if self._ledger.inside == count and self._lifecycle.takes_items:
             now = dispatcher.clock.now()

@@ -46,7 +46,7 @@ class Waiter:
 
 
 class Ledger:
-    """Counts of the items inside, and their limit. `max_bytes` is `None` for no limit."""
+    """Counts of the pending items, and their limit. `max_bytes` is `None` for no limit."""
 
     __slots__ = (
         "_granted_bytes", "_granted_items", "_open", "_queued", "_waiters", "_whole", "bytes",
@@ -171,7 +171,7 @@ class Ledger:
             self.in_flight -= items
 
     def take_handed_back(self, items: int) -> None:
-        """Remove items after the last-resort sink's answer; the caller books their outcome."""
+        """Remove items after the last-resort sink's result; the caller books their outcome."""
         self.handed_back -= items
 
     def refuse(self, items: int) -> None:

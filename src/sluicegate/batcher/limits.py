@@ -25,7 +25,7 @@ LEAST_WEIGHT = 0.01
 @known_arguments()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits on batches, on the items inside, on concurrency, and on the duration of a write.
+    """Limits on batches, on the pending items, on concurrency, and on the duration of a write.
 
     `None` means the default. Durations are seconds or `timedelta`. Raises `ConfigError` for a value
     out of range.
@@ -56,11 +56,11 @@ class Limits:
     loop: items are written as soon as a worker is free, and gather into larger batches until then.
     """
     max_pending_items: int | None = None
-    """Maximum number of items inside: open, sealed, in flight and backing off. Default: the larger
+    """Maximum number of pending items: open, sealed, in flight and backing off. Default: the larger
     of 10,000 and 2 x (workers + 1) x max_items.
     """
     max_pending_bytes: int | None = None
-    """Maximum bytes inside, as measured by `size_of`; no limit by default."""
+    """Maximum number of pending bytes, as measured by `size_of`; no limit by default."""
     workers: int = 1
     """Maximum number of batches in flight. One worker keeps total order; with more, batches may end
     out of order.
@@ -96,7 +96,7 @@ class Limits:
 
     @property
     def ledger_items(self) -> int:
-        """The maximum number of items inside: `max_pending_items` or its default."""
+        """The maximum number of pending items: `max_pending_items` or its default."""
         if self.max_pending_items is not None:
             return self.max_pending_items
         return max(LEAST_LEDGER, 2 * (self.workers + 1) * self.max_items)
@@ -127,15 +127,15 @@ class Tenants:
     """Each tenant's share of the flush slots: a mapping, or a function from a tenant. At least
     0.01; 1 for a tenant that is not in the mapping.
 
-    It is looked up at each item of a tenant without items inside. Shares are of bytes if items are
+    It is looked up at each item of a tenant without pending items. Shares are of bytes if items are
     measured, otherwise of items. They only have an effect while several tenants have items to send.
     """
     max_pending_items: int | None = None
-    """Maximum number of items of one tenant inside: queued, held, in flight and backing off. Items
+    """Maximum number of one tenant's pending items: queued, held, in flight and backing off. Items
     in flight count until their write has ended.
     """
     max_pending_bytes: int | None = None
-    """Maximum bytes of one tenant inside, as measured by `size_of`."""
+    """Maximum number of one tenant's pending bytes, as measured by `size_of`."""
 
     def __post_init__(self) -> None:
         checks.optional_count("max_pending_items", self.max_pending_items)

@@ -120,7 +120,7 @@ def adapted(name: str, before: Setting, after: Setting) -> None:
 
 
 def dropped(message: str) -> None:
-    """Log that a batcher with items inside was garbage-collected."""
+    """Log that a batcher with pending items was garbage-collected."""
     log_safely(logger, logging.WARNING, "%s", message)
 
 

@@ -2,9 +2,9 @@
 
 1. Each decorator that knows a destination (a retry, a breaker) reports its state; a stack may have
    several.
-2. A trouble (unavailable, refusing, throttling, or behind an open breaker) is logged once, then
+2. A problem (unavailable, refusing, throttling, or behind an open breaker) is logged once, then
    every `EVERY` seconds, and once more when it has ended.
-3. A trouble that returns within `FLAP` seconds of its end is not logged again unless it lasts: a
+3. A problem that returns within `FLAP` seconds of its end is not logged again unless it lasts: a
    single refused item can cause many of them in a second. Throttling normally comes and goes, so it
    is logged again at the earliest `EVERY` seconds after its last line.
 """
@@ -43,9 +43,9 @@ _BEGINS = {
 }
 
 EVERY = 60.0
-"""Seconds between two lines about the same trouble."""
+"""Seconds between two lines about the same problem."""
 FLAP = 5.0
-"""Seconds within which a returning trouble counts as the same one."""
+"""Seconds within which a returning problem counts as the same one."""
 NEVER = -float("inf")
 """The time of an event that has not happened."""
 
@@ -75,7 +75,7 @@ class MonitoredBatcher(Protocol):
 
     @property
     def pressed(self) -> Signal:
-        """Fires at each report of a trouble."""
+        """Fires at each report of a problem."""
         ...
 
     @property
@@ -266,7 +266,7 @@ class Conditions:
 
     @property
     def worst(self) -> Trouble | None:
-        """The trouble of the worst state."""
+        """The problem of the worst state."""
         troubles = self.troubles.values()
         return max(troubles, key=lambda each: SEVERITY[each.condition.state], default=None)
 
@@ -277,7 +277,7 @@ class Conditions:
         return DestinationState.AVAILABLE if worst is None else worst.condition.state
 
     def begins(self, source: Hashable, condition: Condition, now: float) -> Trouble | None:
-        """Note that a destination is not available; return the trouble if a log line is due."""
+        """Note that a destination is not available; return the problem if a log line is due."""
         self._count(now)
         known = self.troubles.get(source)
         if known is not None and known.condition.state is condition.state:
@@ -298,7 +298,7 @@ class Conditions:
         return trouble
 
     def ends(self, source: Hashable, now: float) -> Trouble | None:
-        """Note that a destination is available; return its trouble if a log line is due."""
+        """Note that a destination is available; return its problem if a log line is due."""
         self._count(now)
         known = self.troubles.pop(source, None)
         if known is None:
@@ -308,7 +308,7 @@ class Conditions:
 
     @property
     def next_reminder(self) -> float | None:
-        """The time of the next line about a lasting trouble; `None` without any."""
+        """The time of the next line about a lasting problem; `None` without any."""
         return min((trouble.due for trouble in self.troubles.values()), default=None)
 
     def remind(self, now: float) -> list[Trouble]:

@@ -46,7 +46,7 @@ class ReceiptBase:
 
     def __init__(self) -> None:
         self.outcome: Outcome | None = None
-        """The item's outcome; `None` while it is inside."""
+        """The item's outcome; `None` while it is pending."""
         self.detail: object = None
         """The sink's result for this item: a returned row, an offset, an id; `None` without one."""
         self._cause: BaseException | None = None
@@ -81,7 +81,7 @@ class Receipt(ReceiptBase):
     """The receipt of `submit`: `await` it for the item's outcome.
 
     Awaiting returns a success (delivered, duplicate, spooled) or raises a new
-    `ItemFailed(outcome, cause)` each time, also for a dead-lettered item; `settled` and
+    `ItemFailed(outcome, cause)` each time, including for a dead-lettered item; `settled` and
     `outcome` give every outcome. Any number of tasks may wait; cancelling one affects neither the
     others nor the item. A receipt that is never awaited is silent.
     """
@@ -138,7 +138,7 @@ class BlockingReceipt(ReceiptBase):
 
     def result(self, timeout: float | timedelta | None = None) -> Outcome:
         """Block until the item has its outcome; return a success (delivered, duplicate, spooled),
-        or raise a new `ItemFailed`, also for a dead-lettered item.
+        or raise a new `ItemFailed`, including for a dead-lettered item.
 
         Waits and raises like `settled`.
         """
@@ -147,10 +147,10 @@ class BlockingReceipt(ReceiptBase):
     def settled(self, timeout: float | timedelta | None = None) -> Outcome:
         """Block until the item has its outcome; return it, failures included.
 
-        `timeout` in seconds (default: none) bounds the wait: the item is not affected by a
-        `DeliverTimeout`. Raises `ConfigError` for a bad timeout, and in a thread with a running
-        loop if it would have to wait; `ForkedError` in a forked child, since the item is its
-        parent's.
+        `timeout` in seconds (default: none) bounds the wait. Raises `DeliverTimeout` when it
+        expires, which does not affect the item; `ConfigError` for a bad timeout, and in a thread
+        with a running loop if it would have to wait; `ForkedError` in a forked child, since the
+        item is its parent's.
         """
         seconds = checks.optional_seconds("timeout", timeout, zero=True, usual=checks.LONG_TIMEOUT)
         if self.outcome is None:

@@ -45,16 +45,18 @@ class TenantStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationStats:
-    """The destination's state as reported by the decorators; the worst of several."""
+    """The destination's state as reported by the decorators; with several destinations, the worst
+    state.
+    """
 
     state: str = "available"
     """`available`, `throttled`, `circuit_open`, `unavailable` or `refused`."""
     seconds: float = 0.0
     """Seconds since it was last available; 0 while it is."""
     reason: str = ""
-    """The last error's type and text, without items' values."""
+    """The last error's type and text, without item values."""
     repair: str = ""
-    """The repair for a refusing destination, if the sink knows it."""
+    """The action that makes a refusing destination accept writes again, if the sink knows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ class ErrorStats:
     `unknown`, `stopped` or `unlisted`.
     """
     message: str
-    """Type and text, without items' values."""
+    """Type and text, without item values."""
     age: float
     """Seconds since the error."""
 
@@ -105,9 +107,9 @@ class Stats:
     held_items: int = 0
     """Items of held keys; included in the queued items."""
     tenants: int = 0
-    """Tenants with items inside or a held key."""
+    """Tenants with pending items or a held key."""
     busiest_tenants: tuple[TenantStats, ...] = ()
-    """The twenty tenants with the most items inside, in descending order."""
+    """The twenty tenants with the most pending items, in descending order."""
     flushes: Mapping[str, int] = field(default_factory=dict[str, int])
     """Number of batches taken by a worker, by seal reason."""
     throttled_seconds: float = 0.0
@@ -151,7 +153,7 @@ class TimeSpent:
     """A shutdown's seconds by phase, which add up to its duration, and the destination's states."""
 
     drain: float = 0.0
-    """Writing the items inside, with retries and backoffs, until none was left or writes were
+    """Writing the pending items, with retries and backoffs, until none was left or writes were
     cut off.
     """
     cut: float = 0.0
@@ -167,7 +169,7 @@ class TimeSpent:
     retries: int = 0
     """Number of times that a batch was sent again."""
     last_error: str = ""
-    """The last error of a write during the shutdown: type and text without items' values."""
+    """The last error of a write during the shutdown: type and text without item values."""
 
     def __str__(self) -> str:
         parts = [

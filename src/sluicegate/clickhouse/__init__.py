@@ -1,9 +1,9 @@
-"""Rows and columns to tables of ClickHouse, over HTTP.
+"""Rows and columns to ClickHouse tables, over HTTP.
 
 Provisional: its public names may change in a minor release.
 
 - `sink`; `table`: the open table, compared with what `server` reads.
-- `values`: what columns hold exactly; `arrow`: batches as Arrow.
+- `values`: the values that columns store exactly; `arrow`: batches as Arrow.
 - `errors`: exceptions by their code.
 """
 

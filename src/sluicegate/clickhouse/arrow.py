@@ -7,8 +7,8 @@ Arrow columns with the types of a table, from Python values or from columns of o
 
 1. The types are those that ClickHouse accepts without a conversion that could change a value: see
    `values`. Text, UUIDs, addresses and names of enums are bytes, which the server parses.
-2. Arrow converts all values at once if they are of plain types, or if Arrow is strict enough for
-   the column's type. Other values are converted by the rules of `values`.
+2. Arrow converts all values in one call if they are of plain types, or if Arrow is strict enough
+   for the column's type. Other values are converted by the rules of `values`.
 3. A column of another type is cast, and only without loss. Fractions of a second beyond the
    precision of the type are truncated.
 """
@@ -54,7 +54,7 @@ _NUMBERS = {
         ("String", "FixedString", "UUID", "IPv4", "IPv6", "Enum8", "Enum16"), pa.binary()
     ),
 }
-"""The Arrow type of each type of ClickHouse that always has the same one."""
+"""The Arrow type of each ClickHouse type that always has the same one."""
 _STRICT = frozenset(
     {"String", "FixedString", "UUID", "IPv4", "IPv6", "Enum8", "Enum16", "Float64", "Bool"}
 )
@@ -121,13 +121,13 @@ class ArrowRows:
         rows: Sequence[Sequence[Any]],
         errors: dict[int, BaseException],
     ) -> Records:
-        """Records of rows of Python values; a row with an unfit value gets an error."""
+        """Records of rows of Python values; a row with an invalid value gets an error."""
         columns = [*self._targets.values()]
         values = list(zip(*rows, strict=True)) if rows else [() for _ in columns]
         return _records(columns, indices, values, errors, make=TargetColumn.of_values, pick=_pick)
 
     def of_columns(self, record_batch: Any, names: Sequence[str]) -> Records:
-        """Records of these columns of a record batch; a row with an unfit value gets an error.
+        """Records of these columns of a record batch; a row with an invalid value gets an error.
         Raises `PermanentError` for a column that is missing from the batch or the table, or whose
         type never fits.
         """
@@ -184,7 +184,7 @@ def _records(
     for column, each in zip(columns, values, strict=True):
         try:
             arrays.append(make(column, each))
-        except Exception:  # an unfit value: the slow path finds it
+        except Exception:  # an invalid value: the slow path finds it
             bad = _bad_places(column, each, make) | bad
     if bad:
         errors.update({indices[place]: error for place, error in bad.items()})
@@ -246,7 +246,7 @@ class TargetColumn:
         self._fits: set[Any] = set()
 
     def of_values(self, values: Sequence[Any]) -> Any:
-        """Convert Python values to an array. Raises the error of the first unfit value."""
+        """Convert Python values to an array. Raises the error of the first invalid value."""
         rule, form = self._rule, self._form
         if self._is_strict or rule.plain.issuperset(map(type, values)):
             with suppress(Exception):  # the conversion below raises a clearer error
@@ -261,7 +261,7 @@ class TargetColumn:
 
     def of_column(self, column: Any) -> Any:
         """Convert a column to an array of the table's type. Raises `UnfitType`, or the error of an
-        unfit value.
+        invalid value.
         """
         if self._kind.inner:  # checks of a slice would include values outside it
             column = column.take(pa.array(range(len(column)), pa.int64()))

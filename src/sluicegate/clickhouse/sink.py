@@ -1,4 +1,4 @@
-"""Rows and columns to a table of ClickHouse, over HTTP."""
+"""Rows and columns to a ClickHouse table, over HTTP."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SHOWN = 8192
 
 @known_arguments(access=HttpAccess)
 class ClickHouseSink(HttpBase):
-    """Writes items as rows of one table of ClickHouse, by INSERTs over HTTP.
+    """Writes items as rows of one ClickHouse table, by INSERTs over HTTP.
 
     A batch of at most `max_bytes` is one INSERT, and therefore one block, which ClickHouse stores
     completely or not at all in each partition. A row that does not fit fails alone with
@@ -61,9 +61,9 @@ class ClickHouseSink(HttpBase):
         columns: the columns to write, for each of which a row has a value; default: every column of
             the table that accepts values. Omitted columns get their DEFAULT.
         database: the database's name; default: the user's.
-        format: `"arrow"` sends ArrowStream: batches of columns without conversion to rows, and rows
-            as columns. `"json"` sends JSONEachRow, which every server supports, also for `Variant`
-            and `Dynamic`.
+        format: `"arrow"` (default) sends ArrowStream: batches of columns without conversion to
+            rows, and rows as columns. `"json"` sends JSONEachRow, which every server supports, even
+            for `Variant` and `Dynamic`.
         row: a function from an item to its row, a sequence. By default the values of sequences are
             taken by position, those of mappings and objects by column name.
         deduplicate: send a token with each INSERT, equal if and only if the same rows are sent
@@ -71,7 +71,7 @@ class ClickHouseSink(HttpBase):
             replicated table, or one with `non_replicated_deduplication_window`.
         async_insert: let the server combine INSERTs of many clients. The sink still waits until the
             rows are stored.
-        settings: further settings of the INSERTs, such as `{"insert_quorum": 2}`.
+        settings: additional settings of the INSERTs, such as `{"insert_quorum": 2}`.
         compression: of bodies: `"gzip"`, `"zstd"` or `None` (default).
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without httpx or pyarrow.

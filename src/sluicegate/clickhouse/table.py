@@ -347,7 +347,7 @@ class JsonRows:
         rows: Sequence[Sequence[Any]],
         errors: dict[int, BaseException],
     ) -> Records:
-        """A record for each row; a row with an unfit value gets an error."""
+        """A record for each row; a row with an invalid value gets an error."""
         made = encoded(self._all, self._one, rows)
         errors.update({indices[place]: error for place, error in made.errors.items()})
         found = [indices[place] for place in made.indices]

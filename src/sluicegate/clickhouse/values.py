@@ -297,7 +297,7 @@ def decimal(kind: ColumnType) -> Convert:
 
 
 def day(kind: ColumnType, limits: tuple[date, date]) -> Convert:
-    """Convert days, also in ISO 8601, within the limits."""
+    """Convert days within the limits, including text in ISO 8601."""
     first, last = limits
 
     def convert(value: Any) -> date:
@@ -313,7 +313,7 @@ def day(kind: ColumnType, limits: tuple[date, date]) -> Convert:
 
 
 def moment(kind: ColumnType, limits: tuple[datetime, datetime]) -> Convert:
-    """Convert times, also in ISO 8601, in UTC, within the limits."""
+    """Convert times within the limits, including text in ISO 8601, to UTC."""
     first, end = limits
 
     def convert(value: Any) -> datetime:

@@ -80,7 +80,7 @@ class Database:
 
     async def admin(self, kind: Callable[..., AdminT], *, changes: bool = False) -> AdminT:
         """Return an open object of a class such as `QueueAdmin`: one for reading, and one for
-        changes, whose statements may take longer. Raises what opening it raises.
+        changes, whose statements may take longer. Raises the errors of opening it.
         """
         async with self._lock:
             if (kind, changes) not in self._opened:

@@ -286,7 +286,7 @@ def _chunks(places: list[int]) -> list[list[int]]:
 
 
 async def _plan_purge(page: Page, form: Form) -> Plan:
-    """Count what `JobAdmin.purge` would delete: of those inside, all without a lease."""
+    """Count what `JobAdmin.purge` would delete: of the existing ones, all without a lease."""
     _purged(form)
     jobs = await _admin(page, form, changes=False)
     wanted = _filter_of(form, needed(form, "queue"))
@@ -314,7 +314,7 @@ async def _plan_purge(page: Page, form: Form) -> Plan:
 
 
 def _purged(form: Form) -> Purged:
-    """Return what is deleted. Raises `Refused` for what cannot be deleted by its state."""
+    """Return the deleted jobs. Raises `Refused` for a state that cannot be deleted."""
     state = form.get("state")
     if state not in {*FINISHED, "waiting"} or form.get("error"):
         rule = "All jobs that have left, or wait, can be deleted; not those of an error class."

@@ -1,6 +1,7 @@
 """The way of records through a part, as boxes of a picture. Pure.
 
-A box is busy if it holds something, and in trouble if it stands: blocked, backing off, unavailable.
+A box is busy if it holds something, and in trouble if nothing moves: blocked, backing off,
+unavailable.
 """
 
 from __future__ import annotations

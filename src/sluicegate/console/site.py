@@ -166,7 +166,7 @@ class Page:
         self.visitor = visitor
         self.name = name
         self.has_read = False
-        """Whether it has used the database, and shows what that said."""
+        """Whether the page has read from the database, and shows the result."""
 
     async def admin(self, kind: Callable[..., AdminT], *, changes: bool = False) -> AdminT:
         """Return an open `QueueAdmin`, `StreamAdmin` or the like, as `Database.admin`."""
@@ -190,7 +190,7 @@ class Page:
 
     @property
     def has_payload(self) -> bool:
-        """Whether payloads are asked for."""
+        """Whether payloads were requested."""
         return self.get("payload") is not None
 
     def url(self, name: str, /, **query: object) -> str:

@@ -1,6 +1,6 @@
 """Spools: their numbers and files, their items in pages, and the replay of parked items.
 
-A spool is read as by `sluicegate spool`: an open one answers by its owner, also if that is this
+A spool is read as by `sluicegate spool`: the owner of an open one answers, even if it is this
 process. It blocks, so a thread does it. Parked items can only be moved while no process has the
 spool open.
 """

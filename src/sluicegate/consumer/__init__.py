@@ -2,17 +2,17 @@
 
 | room | subject |
 |---|---|
-| `lanes` | the order of the messages inside, and the room for them |
+| `lanes` | the order of unsettled messages, and the capacity for them |
 | `progress` | from the records of a source to the positions that it stores |
 | `handling` | calls of the user's function, and their results |
 | `failures` | poison, dead letters, parked keys |
 | `jobs` | events that are completed later |
-| `operating` | what operators see |
+| `operating` | the state shown to operators |
 | `memory` | a source in memory |
 
 `consumer` is the front; `operated` is the part of it that a pipe shares, `settings` and `options`
-are its arguments. `engine` runs the tasks, and `run` is what all rooms share. The contract of
-sources is in `_core.source`.
+are its arguments. `engine` runs the tasks, and `run` is the state that all rooms share. The
+contract of sources is in `_core.source`.
 """
 
 from typing import TYPE_CHECKING

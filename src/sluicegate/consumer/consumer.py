@@ -51,10 +51,10 @@ class Consumer(Operated):
         name: the consumer's name in logs, metrics, dead letters and the park store. With a park
             store it must be the same in every process of a group, and different in every other
             group.
-        concurrency: the maximum number of handlers that run at once; default 100.
-        in_flight: the maximum number of messages inside the consumer: queued, running, in a batch,
-            backing off or blocked; default 1,000 and 64 MiB of values. At the limit, nothing is
-            fetched. `InFlight` has limits of bytes, per key and of a fetch.
+        concurrency: the maximum number of handlers that run concurrently; default 100.
+        in_flight: the maximum number of unsettled messages in the consumer: queued, running, in a
+            batch, backing off or blocked; default 1,000 and 64 MiB of values. At the limit, nothing
+            is fetched. `InFlight` has limits of bytes, per key and of a fetch.
         ordering: `key` (default): messages of a key one after another; `partition`: those of a
             partition one after another; `unordered`: no order. `run_events` has no default.
         key: a function from a record to its key; default: the record's own key. `Keys` also has the
@@ -67,7 +67,7 @@ class Consumer(Operated):
             dead letters or a park store; or a strategy that needs none: `block` (default), `skip`,
             or `exit`, which ends the run and raises the error.
         timeout: the maximum duration of a handler and its steps, in seconds; a handler that exceeds
-            it is cancelled, which is a failed try. Running handlers are checked ten times per
+            it is cancelled, which is a failed attempt. Running handlers are checked ten times per
             timeout, but at most every 5 ms and at least every 0.5 s. The cancellation is late by up
             to that interval, and never early.
         budget: the maximum duration of a run in seconds, after which it drains as after `stop`;
@@ -134,13 +134,13 @@ class Consumer(Operated):
         for the run, and closed after it.
 
         `handler` takes a `Message` and returns `None` if it has handled the message, or another
-        result. An exception is a failed try. A plain function runs in a thread, which cannot be
+        result. An exception is a failed attempt. A plain function runs in a thread, which cannot be
         stopped: even after a timeout or a cancellation, its key waits until the function returns.
 
         Raises, after the drain, an error of the source or of the consumer itself, a handler's
         `SystemExit` or `KeyboardInterrupt` and, with `poison="exit"`, the error of a message that
         cannot be handled. A cancellation is also raised after the drain; a second one ends the
-        drain at once. Raises `ConfigError` for an invalid handler, before anything starts.
+        drain immediately. Raises `ConfigError` for an invalid handler, before anything starts.
         """
         call = with_steps(handler, *self._settings.steps)
         async with self._opened():
@@ -220,7 +220,7 @@ class Consumer(Operated):
     async def run_batch(
         self, handler: BatchHandler, **options: Unpack[BatchOptions]
     ) -> DrainReport:
-        """Like `run`, with batches of messages; `concurrency` batches run at once.
+        """Like `run`, with batches of messages; `concurrency` batches run concurrently.
 
         `handler` takes a list of messages of any keys and partitions; messages of one key are in
         order. It returns a list with one result per message, or `None` if all are handled. For each
@@ -231,9 +231,9 @@ class Consumer(Operated):
 
         Args:
             handler: a function of a list of messages, async, or plain to run in a thread.
-            size: the maximum number of messages of a batch.
+            size: the maximum number of messages of a batch; default 500.
             max_wait: seconds that an incomplete batch waits for more messages, counted from its
-                first one; 0 does not wait, `None` waits without limit.
+                first one; default 0.2; 0 does not wait, `None` waits without limit.
             max_bytes: the maximum size of a batch in bytes; one larger message is a batch by
                 itself.
             max_per_key: the maximum number of messages of a key in a batch.

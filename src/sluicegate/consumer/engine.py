@@ -303,7 +303,7 @@ class Engine(Run):
         until = began + drain
         try:
             await self._drainer.wait(going, until - min(1.0, drain / 5), cut)
-        except asyncio.CancelledError as error:  # drain at once
+        except asyncio.CancelledError as error:  # drain immediately
             self.hasten(error)
             until = clock.now()
             self._closing.limit(0.0)

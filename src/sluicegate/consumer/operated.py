@@ -103,7 +103,7 @@ class Operated:
         await self._open().committer.commit()
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Stop fetching from these partitions, or from all; messages inside are still handled.
+        """Stop fetching from these partitions, or from all; unsettled messages are still handled.
 
         The pause of a partition lasts across rebalances, until `resume`.
         """
@@ -119,7 +119,7 @@ class Operated:
 
     @property
     def name(self) -> str:
-        """Its name in logs, metrics and dead letters."""
+        """The consumer's name in logs, metrics and dead letters."""
         return self._settings.name
 
     @property
@@ -143,8 +143,8 @@ class Operated:
                 consumer with `ordering="partition"`.
             partition: only messages of this partition; default: of any.
             action: `retry`: handle them again, with attempts from 1. `skip`: settle them without
-                another try, with a dead letter if the consumer has dead letters and they have none
-                yet; otherwise they are counted as `terminated` and logged.
+                another attempt, with a dead letter if the consumer has dead letters and they have
+                none yet; otherwise they are counted as `terminated` and logged.
 
         Returns their number. Does not suspend: a dead letter is written in the background, and the
         key waits for it. Raises `NoSuchKey`, which lists the blocked keys, if the key has no
@@ -159,7 +159,7 @@ class Operated:
         """Return why each partition does not advance, and the condition that ends each wait;
         `str()` is for operators.
 
-        Costs a few passes over the messages inside. Call it in the loop's thread.
+        Takes time in proportion to the number of unsettled messages. Call it in the loop's thread.
         """
         return self._open().sampler.explanation()
 
@@ -178,14 +178,14 @@ class Operated:
     @property
     def ready(self) -> bool:
         """Whether records are fetched and handled. False before the source's first assignment,
-        while the source reports trouble, while the parked keys or the state of a partition are
+        while the source reports a problem, while the parked keys or the state of a partition are
         being read, and from the start of the drain on.
         """
         return self.health().is_ready
 
     @property
     def alive(self) -> bool:
-        """Whether the consumer can continue. False after a failure or its end, and while the event
+        """Whether the consumer can continue. False once it has failed or ended, and while the event
         loop is blocked.
         """
         return self.health().is_alive

@@ -27,8 +27,8 @@ OF_RECORD = "must be a function of a record"
 @known_arguments()
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Limits on the messages inside a consumer or a pipe: queued, running, in a batch, backing off
-    or blocked. At a limit, nothing is fetched. Raises `ConfigError` for a bad argument.
+    """Limits on the unsettled messages of a consumer or a pipe: queued, running, in a batch,
+    backing off or blocked. At a limit, nothing is fetched. Raises `ConfigError` for a bad argument.
 
     A number is accepted in its place: `Consumer(source, in_flight=500)` is
     `Consumer(source, in_flight=InFlight(500))`.
@@ -41,9 +41,9 @@ class InFlight:
     """
 
     messages: int | None = None
-    """The maximum number of messages. Default: 1,000 in a consumer; in a pipe, the most items that
-    its batcher holds (`Limits.max_pending_items`); in a transactional pipe 10,000, or 4 full
-    transactions if that is more.
+    """The maximum number of messages. Default: 1,000 in a consumer; in a pipe, the maximum number
+    of items that its batcher holds (`Limits.max_pending_items`); in a transactional pipe 10,000, or
+    4 full transactions if that is more.
     """
     _: KW_ONLY
     bytes: int = 64 << 20
@@ -85,11 +85,11 @@ class Commits:
     """
     after: int | None = None
     """The number of settled messages after which positions are stored early. Default: 10,000. In a
-    transactional pipe, the most records in a transaction; default: 1,000.
+    transactional pipe, the maximum number of records in a transaction; default: 1,000.
     """
     bytes: int | None = None
-    """The most bytes of records in a transaction; a larger record is committed alone. Default: 16
-    MiB. Only in a transactional pipe.
+    """Maximum number of bytes of records in a transaction; a larger record is committed alone.
+    Default: 16 MiB. Only in a transactional pipe.
     """
 
     def __post_init__(self) -> None:

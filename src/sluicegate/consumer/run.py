@@ -1,4 +1,4 @@
-"""The run of a consumer: what all its parts share, and how it ends."""
+"""The run of a consumer: the state that all its parts share, and how it ends."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Run:
         self.ending.fire()
 
     def hasten(self, cancellation: asyncio.CancelledError) -> None:
-        """Record that the drain itself was cancelled: it ends at once, and the cancellation is
+        """Record that the drain itself was cancelled: it ends immediately, and the cancellation is
         raised.
         """
         self.cancellation = self.cancellation or cancellation
@@ -110,7 +110,7 @@ class MessageCounts:
     skipped: int = 0
     """Acknowledged by `Skip()`, for example as a known duplicate."""
     naks: int = 0
-    """Failed tries of any kind."""
+    """Failed attempts of any kind."""
     dropped: int = 0
     """Left to a later claim because their claim ended, or because of the drain."""
     stale: int = 0

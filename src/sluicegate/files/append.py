@@ -1,10 +1,11 @@
-"""An append-only file with one writing process at a time. Every call blocks, so it runs in a thread.
+"""An append-only file with one writing process at a time. Every call blocks, so it runs in a
+thread.
 
 1. A *chunk* is the content of one append, in one piece. A failed append is undone; if that fails,
    the outcome is unknown.
-2. An unfinished line or zstd frame, left by a killed process, is moved to a file beside it when the
-   file is opened. Whole lines of a chunk may remain, although their items were never reported as
-   delivered.
+2. An unfinished line or zstd frame, left by a killed process, is moved to a file next to it when
+   the file is opened. Whole lines of a chunk may remain, although their items were never reported
+   as delivered.
 3. The lock is on a separate file, which is kept: rotation renames the file itself.
    Rotation happens only between chunks.
 4. Other programs may rename, remove or truncate the file, as logrotate does. Before each chunk, a
@@ -54,7 +55,7 @@ _MARK = 64
 _CUTS = 10
 """Attempts to truncate a file that another program truncates as well."""
 _BLOCK = 1 << 16
-"""Bytes that are read at once to find the last byte that is not NUL."""
+"""Bytes that are read by one call to find the last byte that is not NUL."""
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOCK_TRIES = 5
 """Attempts to lock a lock file that another program removes."""
@@ -227,7 +228,7 @@ class AppendFile:
     def _append(self, file: int, chunk: bytes, wall: float) -> bool:
         """Append the chunk; return `False` if another program has changed or removed the file.
 
-        In that case the file contains nothing of the chunk.
+        In that case the file contains no part of the chunk.
         """
         path = self._settings.path
         try:
@@ -334,11 +335,12 @@ def append(file: int, chunk: bytes, end: int) -> int | None:
     """Append all of `chunk` in one piece at `end`; return the new end, or `None` if another program
     has changed the file in the meantime, as logrotate's `copytruncate` does.
 
-    The file is open with `O_APPEND`, so the descriptor's offset after a write shows the place of its
-    bytes, regardless of the current size. The pieces of the chunk must be adjacent, and the first
-    one must begin at `end`, or at 0 in an emptied file. Otherwise the rest of the chunk is removed.
+    The file is open with `O_APPEND`, so the descriptor's offset after a write shows the place of
+    its bytes, regardless of the current size. The pieces of the chunk must be adjacent, and the
+    first one must begin at `end`, or at 0 in an emptied file. Otherwise the rest of the chunk is
+    removed.
 
-    After `None` and after `OSError` nothing of the chunk is in the file. Raises `NotUndoneError` if
+    After `None` and after `OSError` no part of the chunk is in the file. Raises `NotUndoneError` if
     that cannot be achieved.
     """
     start, at, left = None, end, memoryview(chunk)
@@ -435,7 +437,7 @@ class FileLock:
         raise OSError(errno.EAGAIN, text, str(self._beside))
 
     def keep(self) -> None:
-        """Lock the file anew if the lock file was removed or replaced.
+        """Lock the file again if the lock file was removed or replaced.
 
         Raises `RefusedError` if another process or sink has locked it meanwhile, and `OSError`.
         """

@@ -53,16 +53,16 @@ class FileSink(Openable):
     """Appends each item to a file as a line of JSON. A file belongs to one process at a time.
 
     Args:
-        path: the file; created if missing, in an existing folder. The lock file `path.lock` beside
+        path: the file; created if missing, in an existing folder. The lock file `path.lock` next to
             it is kept and excludes other processes and other sinks; `path.torn` receives the
             unfinished end that a killed process left.
         encode: a function from an item to its line, as text or bytes without a newline. Default:
             JSON; dates, decimals, UUIDs as text; mappings, dataclasses, pydantic models, attrs
             classes and msgspec structs as objects; named tuples as lists.
         compression: `"zstd"`: every batch is one frame, so the file can be read at any time.
-        fsync: `"always"`: a batch is delivered when it is on the disk. `"close"`: data is on the
-            disk when the file is rotated or closed; a power failure may lose delivered items, the
-            end of this process does not. `"never"`: left to the operating system.
+        fsync: `"always"` (default): a batch is delivered when it is on the disk. `"close"`: data is
+            on the disk when the file is rotated or closed; a power failure may lose delivered
+            items, the end of this process does not. `"never"`: left to the operating system.
         rotate_bytes: rotate before a batch that would exceed this size; no batch is split. Default:
             never.
         rotate_every: seconds; rotate at the first batch after each whole multiple of them since
@@ -80,7 +80,7 @@ class FileSink(Openable):
     Raises `ConfigError` for a bad argument and `MissingExtra` for `"zstd"` without zstandard.
     Constructing touches no file. Opening does, in a thread; it raises `ConfigError` for a file that
     another process writes to or that is of another kind, `RefusedError` for one that cannot be
-    written, and `UnavailableError` for other errors of the file system.
+    written, and `UnavailableError` for other file system errors.
 
     Examples:
         >>> import asyncio
@@ -149,7 +149,7 @@ class FileSink(Openable):
 
         Returns an error for each item that cannot be encoded (`PermanentError`); the others are
         written. Raises `ClosedError` while the sink is not open, `RefusedError` and other
-        `OSError`s if nothing of the batch was written, and `UnknownOutcomeError` if it may have
+        `OSError`s if no part of the batch was written, and `UnknownOutcomeError` if it may have
         been. Cancellation before its turn writes nothing; later it is raised when the thread has
         ended, and the batch may have been written.
         """

@@ -6,7 +6,7 @@
    the clock is changed, a lease ends early, or late by at most its length; the epoch still protects
    the positions.
 3. A cancelled call has ended. If it took locks, the rows name their owner, which may take them
-   again at once, and releases them at its end.
+   again immediately, and releases them at its end.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
    commit; it alone is handled as poison, and later records come in a later batch.
 3. A refused row is detected while the transaction is open. The transaction is rolled back, and
    another one is made of the records before it.
-4. A commit without an answer leaves the position in doubt. The next attempt reads it, and
+4. A commit without a response leaves the position in doubt. The next attempt reads it, and
    acknowledges the records before it without writing them.
 
 Handlers may run in the transaction instead of writes of rows (`PartitionEffects`):
@@ -15,7 +15,7 @@ Handlers may run in the transaction instead of writes of rows (`PartitionEffects
 6. If one fails, the transaction is rolled back. The handlers of the earlier records run again in
    another transaction, which commits. The failed record has used one attempt, and the later records
    are handled afterwards.
-7. A handler that suppresses an error of the database leaves the transaction unusable. If this is
+7. A handler that suppresses a database error leaves the transaction unusable. If this is
    detected later, the batch runs again with a check after each handler.
 8. The errors of a handler belong to its record, even an outage of another service: the others
    commit.
@@ -159,7 +159,7 @@ class PartitionCommits(ABC):
     async def _send(
         self, within: Transaction[Any], batch: RowBatch[Any]
     ) -> Mapping[int, BaseException]:
-        """Write rows. Raises `UnavailableError` without an answer within `WRITE_WITHIN`."""
+        """Write rows. Raises `UnavailableError` without a response within `WRITE_WITHIN`."""
         limit = LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + WRITE_WITHIN)
         try:
             async with limit:

@@ -64,7 +64,7 @@ class PipeSettings(NamedTuple):
     consumer: ConsumerSettings
     """The settings of its consumer parts. One worker moves the records."""
     concurrency: int
-    """The most concurrent calls of an async transform."""
+    """Maximum number of concurrent calls of an async transform."""
 
 
 def checked_pipe(
@@ -134,7 +134,7 @@ class PipeReport:
     """The result of a pipe.
 
     `complete` means that no write was interrupted, and that the last commit succeeded. Records
-    whose rows were not being written are delivered again, and do not affect it.
+    whose rows were never sent will be delivered again, and do not make it false.
     """
 
     source: DrainReport
@@ -197,13 +197,15 @@ class Pipe(Operated):
         key: a function from a record to the key that is parked; default: the record's own key. All
             rows with the same key in the batcher have to come from records with the same key here.
             Only with a park store.
-        in_flight: the most records in flight, or `InFlight(...)` with a limit of bytes. Default:
-            the most items that the batcher holds (`Limits.max_pending_items`), and 64 MiB.
-        concurrency: the most concurrent calls of an async transform.
+        in_flight: the maximum number of records in flight, or `InFlight(...)` with a limit of
+            bytes. Default: the maximum number of items that the batcher holds
+            (`Limits.max_pending_items`), and 64 MiB.
+        concurrency: the maximum number of concurrent calls of an async transform; default 100.
         drain: seconds to write the rows in the batcher when the pipe stops (no write begins in the
-            second half), and to finish running writes when a partition is revoked.
+            second half), and to finish running writes when a partition is revoked; default 5.
         commits: when positions are stored; default: `Commits(every=1.0, after=10_000)`.
-        stall_after: seconds without progress after which the pipe is reported as stalled.
+        stall_after: seconds without progress after which the pipe is reported as stalled; default
+            60.
         observers: observers for metrics and traces of the records; those of the rows belong to the
             batcher.
 
@@ -244,9 +246,9 @@ class Pipe(Operated):
 
         The drain has one deadline for both: the rows in the batcher are written, then the positions
         are stored. Unwritten records are delivered again to the next owner of their partition.
-        Raises errors of opening, and after the drain errors of the source or of the batcher, and a
+        Raises errors from opening and, after the drain, errors of the source or the batcher, and a
         `SystemExit` or `KeyboardInterrupt` of the transform. A cancellation is raised after a drain
-        as well; a second one ends the drain at once. A second call raises `ConfigError`.
+        as well; a second one ends the drain immediately. A second call raises `ConfigError`.
         """
         self._check_new()
         try:

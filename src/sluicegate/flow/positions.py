@@ -14,7 +14,7 @@
 5. An error of a position does not concern the records: it is an outage, regardless of its duration.
 6. A source with leases has no position to store (`LeasedPositions`): the last statement of a
    transaction settles its records under their lease. If the lease has ended, the transaction is not
-   applied. After a failure with an unknown outcome, the source is asked which records are settled
+   applied. After a failure with an unknown outcome, the source is queried for the settled records
    before anything else is written.
 """
 
@@ -186,7 +186,7 @@ class PositionKeeper:
         return [*same, *stored]
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these partitions."""
+        """Drop these partitions."""
         for each in partitions:
             self._held.pop(each, None)
         self._destination.release_positions(self._group, partitions)

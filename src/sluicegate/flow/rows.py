@@ -6,7 +6,8 @@
    step: it is resent before later rows of its key, after a backoff, or its record is poison. A
    record with a row that may have been applied is never given up: after the last attempt it is
    blocked. If the destination holds other contents under the row's key (`StoredRowDiffers`), it is
-   poison at once, since no attempt can resolve that; its dead letter is marked `maybe_delivered`.
+   poison immediately, since no attempt can resolve that; its dead letter is marked
+   `maybe_delivered`.
 3. A key is released once no failed row holds it. In a drain it stays held: later rows are returned
    unsent, and delivered again by the source.
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 FETCH_MAX = 1000
-"""The most records of one fetch."""
+"""Maximum number of records of one fetch."""
 MOST_AT_ONCE = 8
 """Default limit of concurrent transactions."""
 
@@ -137,7 +137,7 @@ def checked_transaction(
     limits = checked_limits(
         settings,
         size=records,
-        # all records of a lease are there at once
+        # all records of a lease arrive together
         max_wait=0.0 if is_leased else settings.commit_every,
         max_bytes=16 << 20 if times.bytes is None else times.bytes,
     )
@@ -206,15 +206,18 @@ class TransactionalPipe(Operated):
         retry: attempts and backoff of a failed transaction, and of a transform after a temporary
             error. Default: 5 attempts, 0.1 s doubled up to 30 s, with full jitter; outages do not
             count as attempts.
-        commits: the most records and bytes in a transaction, and the longest wait in seconds of its
-            first record for more; default: `Commits(every=1.0, after=1000, bytes=16 << 20)`.
-        write_size: the most rows in one write within a transaction.
-        concurrency: the most concurrent transactions, each of one partition; default: 8, or the
-            number of the sink's connections if it is smaller.
-        in_flight: the most records in flight, or `InFlight(...)` with a limit of bytes. Default:
-            10,000, or 4 full transactions if that is more, and 64 MiB.
-        drain: seconds to finish running transactions when the flow stops or a partition is revoked.
-        stall_after: seconds without progress after which the flow is reported as stalled.
+        commits: the maximum number of records and bytes in a transaction, and the longest wait in
+            seconds of its first record for more; default:
+            `Commits(every=1.0, after=1000, bytes=16 << 20)`.
+        write_size: the maximum number of rows in one write within a transaction; default 5,000.
+        concurrency: the maximum number of concurrent transactions, each of one partition; default:
+            8, or the number of the sink's connections if it is smaller.
+        in_flight: the maximum number of records in flight, or `InFlight(...)` with a limit of
+            bytes. Default: 10,000, or 4 full transactions if that is more, and 64 MiB.
+        drain: seconds to finish running transactions when the flow stops or a partition is revoked;
+            default 5.
+        stall_after: seconds without progress after which the flow is reported as stalled; default
+            60.
         observers: observers for metrics and traces of the records.
         clock: the source of time.
 
@@ -266,10 +269,10 @@ class TransactionalPipe(Operated):
         source, then drain and close both.
 
         A transaction that is not committed within `drain` is rolled back, and its records are
-        delivered again to the next owner of the partition. Raises errors of opening, and after the
-        drain errors of the source, and a `SystemExit` or `KeyboardInterrupt` of the transform. A
-        cancellation is raised after a drain as well; a second one ends the drain at once. Raises
-        `ConfigError` for a second call, and for a sink that is already open.
+        delivered again to the next owner of the partition. Raises errors from opening and, after
+        the drain, errors of the source, and a `SystemExit` or `KeyboardInterrupt` of the transform.
+        A cancellation is raised after a drain as well; a second one ends the drain immediately.
+        Raises `ConfigError` for a second call, and for a sink that is already open.
         """
         self._check_new()
         destination = destination_of(self._sink)

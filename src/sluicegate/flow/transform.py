@@ -124,7 +124,9 @@ class Transformer:
         self.most = MOST if transform is None else LEAST
         if checks.is_async(transform):
             self.most = concurrency
-        """The most messages in one call of `rows_of`. It follows the time of a plain function."""
+        """Maximum number of messages in one call of `rows_of`. It follows the time of a plain
+        function.
+        """
 
     async def rows_of(self, messages: Sequence[Message]) -> list[Transformed]:
         """Return the rows of each message, or the result that settles it; async functions run

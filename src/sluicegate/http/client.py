@@ -76,7 +76,7 @@ _THREAD_MIN_BYTES = 64 * 1024
 BEGINNING = 8 * 1024
 """Bytes read of an unsuccessful response."""
 _PIECE = 64 * 1024
-"""Bytes decompressed at once."""
+"""Bytes decompressed by one call."""
 _READ = frozenset({"", "identity"})
 _INFLATED = frozenset({"gzip", "x-gzip", "deflate"})
 _ANY_HEADER = zlib.MAX_WBITS | 32

@@ -42,12 +42,12 @@ class HttpSink(HttpBase):
     Args:
         url: the destination, `http://` or `https://`, or an `HttpAccess`. A user and password in it
             become basic authentication. Shown without these and its query.
-        body: the form of a body: `"ndjson"` (one line per record), `"json"` (one array), or a
-            function from a list of records, as bytes, to the body.
+        body: the form of a body: `"ndjson"` (default; one line per record), `"json"` (one array),
+            or a function from a list of records, as bytes, to the body.
         encode: a function from an item to its record, bytes or text; default: JSON, with dates in
             ISO form, UUIDs and decimals as text, mappings, dataclasses, pydantic models, attrs
             classes and msgspec structs as objects, and named tuples as lists.
-        method: `"POST"`, `"PUT"` or `"PATCH"`.
+        method: `"POST"` (default), `"PUT"` or `"PATCH"`.
         idempotency_header: the header for an idempotency key, by which the server recognizes a
             request: equal if and only if the same part of a batch is sent again. Default: none is
             sent.

@@ -60,7 +60,9 @@ class HttpResponse:
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(repr=False)
     retry_after: float | None = None
-    """Seconds of its `Retry-After`, between 0 and a year; for servers that throttle single items."""
+    """Seconds of its `Retry-After`, between 0 and a year; for servers that throttle individual
+    items.
+    """
     redact: Callable[[str], str] = field(default=str, repr=False, compare=False)
     """Masks the request's credentials and other secrets in response text used in error messages."""
 

@@ -5,7 +5,7 @@ The `membership` of either source commits; `groups` has what both sources share.
 records, alone or with offsets in transactions, and `state` a compacted topic. `values` are Avro,
 Protobuf and JSON with a schema registry.
 
-`access` and `arguments` check what users pass, `errors` classifies, `parallel_consumer_map` reads
+`access` and `arguments` check arguments, `errors` classifies, `parallel_consumer_map` reads
 the offsets of Confluent's parallel consumer, and `server` is a real Kafka for tests.
 """
 

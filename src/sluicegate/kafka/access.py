@@ -34,7 +34,7 @@ OF_AIOKAFKA = {
     "security_protocol": "use security_protocol=... of KafkaAccess",
     "ssl_context": "use ssl_cafile=... or ssl_context=... of KafkaAccess",
 }
-"""The options of aiokafka that an access has, and where."""
+"""The aiokafka options that an access has, and where."""
 _OF_LIBRDKAFKA = {
     "client.id": "client_id",
     "sasl.mechanism": "sasl_mechanism",
@@ -53,12 +53,13 @@ OF_LIBRDKAFKA = {
     "socket.timeout.ms": "use request_timeout=... of KafkaAccess, in seconds",
     **{option: f"use {name}=... of KafkaAccess" for option, name in _OF_LIBRDKAFKA.items()},
 }
-"""The options of librdkafka that an access has, and where."""
+"""The librdkafka options that an access has, and where."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class KafkaAccess:
-    """Where and how to connect to Kafka; accepted as `bootstrap` by each class of Kafka.
+    """Where and how to connect to Kafka; every class of `sluicegate.kafka` accepts it as
+    `bootstrap`.
 
     Args:
         bootstrap: `"host:port"`, several of these separated by commas, or a list.
@@ -163,7 +164,7 @@ def access_of(bootstrap: object) -> KafkaAccess:
 
 
 def of_aiokafka(access: KafkaAccess) -> dict[str, Any]:
-    """Return the options of aiokafka, except its addresses and times."""
+    """Return the aiokafka options, except its addresses and times."""
     context = context_of(access)
     if context is None and "SSL" in access.security_protocol:
         context = TlsFiles()
@@ -178,7 +179,7 @@ def of_aiokafka(access: KafkaAccess) -> dict[str, Any]:
 
 
 def of_librdkafka(access: KafkaAccess) -> dict[str, Any]:
-    """Return the options of librdkafka, except its addresses and times. Raises `ConfigError`."""
+    """Return the librdkafka options, except its addresses and times. Raises `ConfigError`."""
     if access.ssl_context is not None:
         rule = "librdkafka does not take it; give ssl_cafile=... and the other files"
         raise ConfigError(f"ssl_context=...: {rule}")

@@ -1,4 +1,4 @@
-"""Arguments of Kafka, checked before opening: addresses, topics, start points, options of clients.
+"""Kafka arguments, checked before opening: addresses, topics, start points, options of clients.
 Loads no client.
 """
 
@@ -25,7 +25,7 @@ COMMITTED = "read_committed"
 LONGEST_HEARTBEAT = 3.0
 """Seconds; the default of Kafka's own client."""
 ANSWER_WITHIN = 10.0
-"""Seconds for the answer to a request that a broker does not delay."""
+"""Timeout in seconds for the response to a request that a broker does not delay."""
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 """The names that Kafka allows."""
 _TOPIC_RULE = "a topic's name has 1 to 249 letters, digits, dots, underscores and hyphens"
@@ -192,7 +192,7 @@ class StartPoint:
     ) -> dict[TopicPartition, int]:
         """Return the first offsets to deliver, for partitions that have one.
 
-        Raises errors of the client.
+        Raises client errors.
         """
         if not partitions or self.kind == "committed":
             return {}

@@ -76,7 +76,7 @@ class _ElectLeaders(Request[_ElectLeaders_v0]):  # type: ignore[misc]  # aiokafk
 
 
 class _Quorum(Response):  # type: ignore[misc]
-    """The beginning of the answer: what follows the leader is not read."""
+    """The beginning of the response: the part after the leader is not read."""
 
     API_KEY = 55
     API_VERSION = 0

@@ -1,9 +1,9 @@
 """The classes of Kafka errors, by the broker's code or the client's exception. Loads no client.
 
-1. aiokafka and librdkafka report a broker's answer under the number of Kafka's protocol; negative
+1. aiokafka and librdkafka report a broker's response under the number of Kafka's protocol; negative
    numbers below -1 are librdkafka's own. One table therefore serves both.
 2. The class is that of a write. An error after which a batch may nevertheless be in the log is
-   unknown: no answer, a lost connection, a leader that may have stored it before it lost
+   unknown: no response, a lost connection, a leader that may have stored it before it lost
    leadership. An error of which the client says that nothing was sent is unavailable.
 3. A topic, login, permission or setting that every write needs is refused until it is repaired.
 4. The code -1, and a code above those that the protocol had when the table was written, say nothing
@@ -109,7 +109,7 @@ _CODES: dict[int, ErrorClass] = {
     -151: _X,  # _PURGE_INFLIGHT
     -152: _T,  # _PURGE_QUEUE
     -153: _T,  # _RETRY
-    -155: _X,  # _UNDERFLOW: an answer that cannot be read
+    -155: _X,  # _UNDERFLOW: a response that cannot be read
     -163: _T,  # _INTR
     -164: _U,  # _WAIT_CACHE
     -165: _R,  # _UNSUPPORTED_FEATURE
@@ -134,7 +134,7 @@ _CODES: dict[int, ErrorClass] = {
     -194: _U,  # _CRIT_SYS_RESOURCE
     -195: _X,  # _TRANSPORT
     -197: _T,  # _DESTROY
-    -199: _X,  # _BAD_MSG: an answer that cannot be read
+    -199: _X,  # _BAD_MSG: a response that cannot be read
 }
 
 _AIOKAFKA: dict[str, ErrorClass] = {
@@ -160,7 +160,7 @@ _AIOKAFKA: dict[str, ErrorClass] = {
     "NoOffsetForPartitionError": _P,
     "CommitFailedError": _T,
 }
-"""The errors of aiokafka itself, by the names of their classes."""
+"""aiokafka's own errors, by class name."""
 _NOT_SENT = ("Unable to bootstrap", "No connection to broker")
 """Messages of a `KafkaConnectionError` of aiokafka before anything was sent."""
 _QUEUE_FULL = "Queue full"
@@ -168,12 +168,13 @@ _QUEUE_FULL = "Queue full"
 
 
 def classify_kafka(error: BaseException) -> ErrorClass | None:
-    """Classify an error of aiokafka or of confluent-kafka (librdkafka); `None` for any other error.
+    """Classify an error of aiokafka or confluent-kafka (librdkafka); `None` for any other error.
 
     A missing topic, a refused login or permission and a setting that the broker does not accept are
     `REFUSED`. A missing leader, coordinator or replica is `UNAVAILABLE`: not stored. A quota, and
-    librdkafka's full queue, are `THROTTLE`. A broken connection, a timeout and a leader that changed
-    are `UNKNOWN`: the records may be stored. A record that is too large or invalid is `PERMANENT`.
+    librdkafka's full queue, are `THROTTLE`. A broken connection, a timeout and a leader that
+    changed are `UNKNOWN`: the records may be stored. A record that is too large or invalid is
+    `PERMANENT`.
 
     Looks through `__cause__`, and takes a `KafkaException(error)` around the `KafkaError` that a
     delivery callback of confluent-kafka receives. Errors of Sluicegate keep their own class. Does
@@ -183,7 +184,7 @@ def classify_kafka(error: BaseException) -> ErrorClass | None:
 
 
 def class_of_code(code: int) -> ErrorClass:
-    """Return the class of a broker's answer, or of an error of librdkafka, by its code."""
+    """Return the class of a broker's response, or of a librdkafka error, by its code."""
     return _CODES.get(code) or (_X if code > _LAST_CODE else _P)
 
 

@@ -78,7 +78,7 @@ S = TypeVar("S", bound=OpenGroup)
 
 
 class GroupSource(Generic[S]):
-    """Topics of Kafka, read as a member of a consumer group."""
+    """Kafka topics, read as a member of a consumer group."""
 
     def __init__(
         self, topics: Sequence[object], pattern: object, start: object, bootstrap: str, group: str
@@ -95,7 +95,7 @@ class GroupSource(Generic[S]):
         return self._group
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
-        """Deliver records of these claims. Never ends, and raises no error of Kafka."""
+        """Deliver records of these claims. Never ends, and raises no Kafka error."""
         return await self._open().fetch(claims, most)
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
@@ -182,7 +182,7 @@ class Retained(NamedTuple):
 
     @classmethod
     async def of(cls, client: Offsets, start: StartPoint, partition: TopicPartition) -> Retained:
-        """Request them. Raises errors of the client, and `LookupError` without an answer."""
+        """Request them. Raises client errors, and `LookupError` without a response."""
         return cls(
             (await client.beginnings([partition]))[partition],
             (await client.ends([partition]))[partition],
@@ -274,7 +274,7 @@ class History:
 
 
 def unreachable(bootstrap: str) -> str:
-    """Say that no broker answers."""
+    """Report that no broker responds."""
     return f"no broker can be reached at {bootstrap}"
 
 

@@ -1,14 +1,14 @@
-"""Dead letters in a topic written by `KafkaSink`, with the notes of replays in a topic beside it.
+"""Dead letters in a topic written by `KafkaSink`, with the notes of replays in a second topic.
 
 1. Each pass reads the topic up to its ends at its start. Partitions are merged by the time of their
    records, and the records are kept in memory for that. Nothing is committed.
 2. Notes are records of `<topic>.replayed`, one for each letter, since a record has a limit of size;
-   those of a step are one transaction. The first replay creates that topic; it has one partition, and
-   keeps its records.
+   those of a step are one transaction. The first replay creates that topic; it has one partition,
+   and keeps its records.
 3. One replay or purge at a time: the next one claims the transactional id, so the notes of the one
    before are refused, and it stops before it sends anything more.
-4. A topic can only lose records at its beginning. A purge therefore ends in each partition before the
-   first record that is not to be removed.
+4. A topic can only lose records at its beginning. A purge therefore ends in each partition before
+   the first record that is not to be removed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The contract of a store of dead letters, and the notes of replays beside the letters.
+"""The contract of a store of dead letters, and the notes of replays, stored alongside the letters.
 
 An unreadable note may concern any letter. Listing ignores it. Replaying and purging are refused,
 because a delivered letter might be sent again.
@@ -27,7 +27,7 @@ MOST_TOLD = 10
 
 _TEXTS = ("replay", "outcome", *ERROR)
 _MOST = 2**31 - 2
-"""The most attempts in a note: one more still fits a 32-bit column."""
+"""Maximum number of attempts in a note: one more still fits a 32-bit column."""
 
 
 class StoreError(Exception):
@@ -132,7 +132,9 @@ class Store(Protocol):
 
 
 class NotedStore(ABC):
-    """Store of dead letters whose replays are noted beside them, a line of JSON for each step."""
+    """Store of dead letters whose replays are recorded alongside them, a line of JSON for each
+    step.
+    """
 
     _unit: ClassVar[str]
     """The unit of notes to repair or remove if one is unreadable: a line, an object."""

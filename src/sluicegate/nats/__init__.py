@@ -2,8 +2,8 @@
 
 Provisional: its public names may change in a minor release.
 
-`connection` holds a connection on `client`, nats-py's client. `options` checks what users pass,
-`errors` gives the meaning of JetStream's answers, and `server` is a real NATS server for tests.
+`connection` holds a connection on `client`, nats-py's client. `options` checks the arguments,
+`errors` gives the meaning of JetStream's responses, and `server` is a real NATS server for tests.
 """
 
 from typing import TYPE_CHECKING

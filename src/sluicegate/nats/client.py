@@ -1,5 +1,5 @@
-"""nats-py's client, with the internal parts that a connection needs: answers to pings, an immediate
-end, and messages whose subject or headers cannot be decoded.
+"""nats-py's client, with the internal parts that a connection needs: responses to pings, an
+immediate end, and messages whose subject or headers cannot be decoded.
 
 Written for nats-py 2.10 to 2.16.
 """
@@ -58,15 +58,15 @@ class _EscapedSubject(bytes):
 class PatientClient(Client):
     """nats-py's client, with a `flush` that is reliable and can be cancelled.
 
-    1. nats-py's own client writes a ping before messages published earlier, so its answer proves
+    1. nats-py's own client writes a ping before messages published earlier, so the response proves
        nothing about them. Here the ping follows them.
-    2. nats-py's own client ends its reader if the server answers a ping after the timeout or
+    2. nats-py's own client ends its reader if the server responds to a ping after the timeout or
        cancellation of `flush`: it sets the result of a cancelled future. The connection then looks
-       open, but receives nothing. Here such an answer is ignored.
+       open, but receives nothing. Here such a response is ignored.
     3. Headers that are identical to those of the previous message are not parsed again: a pinned
        consumer gets the same header with each message. All values are kept (`RawHeaders`).
-    4. nats-py's own client ends the connection at a subject that is not UTF-8, and the message comes
-       again with the next one. Here its bytes are escaped (`surrogateescape`).
+    4. nats-py's own client ends the connection at a subject that is not UTF-8, and the message
+       comes again with the next one. Here its bytes are escaped (`surrogateescape`).
     5. nats-py's own client reconnects only after the written bytes are sent, which a silent
        connection never does. Here its socket is closed immediately.
     """

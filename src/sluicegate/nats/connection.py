@@ -4,7 +4,7 @@
    login has priority. The time is limited, since nats-py waits forever after a failed TLS
    handshake.
 2. Once open, a lost connection is restored without a time limit, with its subscriptions. nats-py
-   closes a connection only after some errors of the server (a payload that is too large, a user
+   closes a connection only after some server errors (a payload that is too large, a user
    that is removed): `ConnectionEvents.closed` reports it, and a new connection must be opened.
 3. Messages that were published but not yet written when a connection was lost are dropped; it is
    unknown which messages these are. So only messages never passed to `publish` are known not to be
@@ -13,9 +13,9 @@
    the caller limits the messages in flight.
 5. Closing is limited to `CLOSE_SECONDS`; then the socket is closed by force.
 6. A silent connection counts as lost after unanswered pings.
-7. A publish without an answer may have been stored: its outcome is unknown, regardless of nats-py's
-   error.
-8. nats-py converts errors of the server to lower case, including the subject.
+7. A publish without a response may have been stored: its outcome is unknown, regardless of
+   nats-py's error.
+8. nats-py converts server errors to lower case, including the subject.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 CLOSE_SECONDS = 2.0
 _STEPS = 4
 """The steps of connecting that take up to `connect_timeout` each: the socket, the server's
-greeting, TLS, and the answer to the login.
+greeting, TLS, and the response to the login.
 """
 _DENIED = re.compile(
     r"permissions violation for (?P<what>publish with reply of|publish to|subscription to) "
@@ -76,11 +76,11 @@ _REFUSED = (
     nats.SecureConnWantedError,
 )
 _UNANSWERED = (nats.TimeoutError, nats.JsonParseError, nats.ProtocolError)
-"""No answer, or one that cannot be read."""
+"""No response, or one that cannot be read."""
 
 
 class _NotOpened(Exception):
-    """Ends the opening of nats-py, which would otherwise never end."""
+    """Ends nats-py's opening, which would otherwise never end."""
 
 
 def _ignore(*_: object) -> None:
@@ -210,7 +210,7 @@ def denied_by(error: BaseException) -> Denied | None:
 
 
 def class_of_error(error: BaseException) -> ErrorClass | None:
-    """Classify an error of nats-py; `None` for any other exception. Does not look at causes."""
+    """Classify a nats-py error; `None` for any other exception. Does not look at causes."""
     if isinstance(error, js.APIError):
         return class_of(api_error("JetStream", *_fields(error)))
     if isinstance(error, (js.NoStreamResponseError, nats.NoRespondersError)):

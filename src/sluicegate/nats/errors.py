@@ -1,4 +1,4 @@
-"""The meaning of answers of JetStream, as errors that give a remedy. Loads no client.
+"""The meaning of JetStream responses, as errors that give a remedy. Loads no client.
 
 1. A publish that is acknowledged with an error was not stored.
 2. An error code of JetStream has one of five meanings: the message is invalid; the destination
@@ -58,11 +58,11 @@ _TOO_LARGE = "message too large"
 
 
 def api_error(place: str, code: int, err_code: int, description: str) -> SinkError:
-    """Return the error for an error answer of JetStream; nothing was applied.
+    """Return the error for a JetStream error response; nothing was applied.
 
     Args:
         place: the object of the request, for the message, such as `stream 'ORDERS'`.
-        code: the answer's `code`, as of HTTP.
+        code: the response's `code`, like an HTTP status.
         err_code: its `err_code`, JetStream's own.
         description: its text.
     """

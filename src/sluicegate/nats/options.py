@@ -49,8 +49,8 @@ _CALLED_HERE = "tls"
 RECONNECT_WAIT = 0.5
 """Seconds between two attempts to reconnect to the same server."""
 PING_INTERVAL, PINGS = 5.0, 2
-"""Interval of pings in seconds, and the most unanswered ones: a silent connection is dropped with the
-next one, after 15 s.
+"""Interval of pings in seconds, and maximum number of unanswered ones: a silent connection is
+dropped with the next one, after 15 s.
 """
 
 

@@ -37,8 +37,8 @@ _ANSWER_SECONDS = 30
 class EmbeddedNats(EmbeddedServer):
     """NATS servers on loopback, with their own data.
 
-    Created by `embedded_nats`. `kill` ends it at once, as a crash would; `start` or `restart` start
-    it again on the same data and port. All methods block, for a second at most, or a few in a
+    Created by `embedded_nats`. `kill` ends it immediately, as a crash would; `start` or `restart`
+    start it again on the same data and port. All methods block, for a second at most, or a few in a
     cluster: call them through `asyncio.to_thread` in a program with other work. Not thread-safe. No
     stream exists at first.
     """
@@ -72,7 +72,8 @@ class EmbeddedNats(EmbeddedServer):
         return ",".join(f"nats://127.0.0.1:{port}" for port in self._ports)
 
     def configure(self, config: str) -> None:
-        """Replace the configuration; the next start reads it, and a running server on SIGHUP.
+        """Replace the configuration. It takes effect at the next start, or when a running server
+        gets SIGHUP.
 
         Args:
             config: as in `embedded_nats`.
@@ -92,7 +93,7 @@ class EmbeddedNats(EmbeddedServer):
     def leader_of(self, stream: str) -> int:
         """Return the number of the server that leads a replicated stream; wait until there is one.
 
-        Needs `nats-py`, and servers without logins. Raises `EmbeddedUnavailable` without an answer
+        Needs `nats-py`, and servers without logins. Raises `EmbeddedUnavailable` without a response
         within 30 s.
         """
         answer = self._ask(f"$JS.API.STREAM.INFO.{stream}", _leader_in)
@@ -104,7 +105,9 @@ class EmbeddedNats(EmbeddedServer):
         return self.leader_of(stream)
 
     def _ask(self, subject: str, has: Callable[[Any], object] = bool) -> Any:
-        """Ask JetStream at a running server until the answer has no error, and `has` what it should."""
+        """Ask JetStream at a running server until the response has no error, and `has` what it
+        should.
+        """
         port = self._ports[self.running[0] - 1]
         with ThreadPoolExecutor(1) as beside:  # the caller's thread may have a running loop
             return beside.submit(asyncio.run, _answer(port, subject, has)).result()

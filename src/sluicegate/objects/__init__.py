@@ -1,10 +1,10 @@
-"""Object stores: batches as objects, and dead letters among them.
+"""Object stores: a batch becomes an object; dead letters can be stored there too.
 
 Provisional: its public names may change in a minor release.
 
 - `sink`: the base of both sinks, and JSON lines; `parquet`, and `tables`: rows in Parquet.
-- `partitions`: folders by values of items; `store`: uploads and the objects below a URL.
-- `letters`: dead letters; `errors`: the classes of errors.
+- `partitions`: folders named after item values; `store`: uploads and the objects below a URL.
+- `letters`: dead letters; `errors`: error classes.
 """
 
 from typing import TYPE_CHECKING

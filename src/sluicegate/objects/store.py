@@ -36,7 +36,7 @@ _ENVIRONMENTS = {"s3": "AWS", "gs": "GOOGLE"}
 """The beginnings of variables' names; for other schemes, `AZURE`."""
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _CONTAINER = re.compile(r"[\w$-]+@[\w.-]+\.(?:windows\.net|fabric\.microsoft\.com)")
-"""The place `container@account.dfs.core.windows.net` of an `abfss` URL, which is no login."""
+"""The place `container@account.dfs.core.windows.net` of an `abfss` URL, which is not a login."""
 _RULE = (
     "must be a URL such as s3://bucket/folder, gs://bucket/folder, az://container/folder or "
     "file:///folder, or a function that makes a store of obstore"
@@ -178,7 +178,7 @@ def obstore() -> Any:
 
 
 class Uploads:
-    """The open store of a sink, with at most `concurrency` uploads at once.
+    """The open store of a sink, with at most `concurrency` concurrent uploads.
 
     A cancelled upload continues for up to `close_timeout` seconds, since a cut-off upload may leave
     parts in the store that are invisible but billed.
@@ -237,7 +237,8 @@ class Uploads:
         return tag
 
     def _follow(self) -> Path | None:
-        """Return the local folder, and open its store anew if its path leads to another one by now.
+        """Return the local folder, and open its store again if its path leads to another one by
+        now.
 
         Raises `RefusedError` if there is none, since obstore would create it, and the `SinkError`
         of a folder that cannot be examined.

@@ -2,8 +2,8 @@
 
 `client` has the connections and their errors, `copying` the binary form of COPY, `schema` the
 tables of streams and queues. `sink` writes to tables, `streams` and `queues` have a sink and a
-source each, and `records` what these two share. `state`, `subscriptions` and `letters` store what
-consumers need, and `metrics` and `commands` show it.
+source each, and `records` the parts that these two share. `state`, `subscriptions` and `letters`
+store what consumers need, and `metrics` and `commands` show it.
 """
 
 from typing import TYPE_CHECKING

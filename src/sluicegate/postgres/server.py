@@ -84,10 +84,10 @@ def _is_open(binaries: Path) -> bool:
 class EmbeddedPostgres:
     """One PostgreSQL server on loopback TCP, with its own data and password.
 
-    Created by `embedded_postgres`. `kill` ends all its processes at once, as a crash would; `start`
-    or `restart` start it again on the same data and port. All methods block, for seconds at most:
-    call them through `asyncio.to_thread` in a program with other work. Not thread-safe. They act on
-    this server only, not on its `standbys`; `close` acts on these too.
+    Created by `embedded_postgres`. `kill` ends all its processes immediately, as a crash would;
+    `start` or `restart` start it again on the same data and port. All methods block, for seconds at
+    most: call them through `asyncio.to_thread` in a program with other work. Not thread-safe. They
+    act on this server only, not on its `standbys`; `close` acts on these too.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class EmbeddedPostgres:
         self.start()
 
     def pause(self) -> None:
-        """Freeze all its processes (SIGSTOP): connections hang instead of breaking.
+        """Freeze all processes of the server (SIGSTOP): connections hang instead of breaking.
 
         `kill`, `stop` and `close` still work.
         """
@@ -192,8 +192,8 @@ class EmbeddedPostgres:
     def promote(self) -> None:
         """Make a standby a primary; return when it accepts writes.
 
-        No other standby follows it. The former primary goes on if it is up. Raises
-        `EmbeddedUnavailable` for a server that is down or is no standby.
+        Other standbys do not follow it. A former primary that is up continues to run as a primary.
+        Raises `EmbeddedUnavailable` for a server that is down or is no standby.
         """
         self._run("pg_ctl", "-D", str(self._data), "-w", "promote")
 

@@ -102,17 +102,17 @@ _NAMES = {
     "DataError": ErrorClass.PERMANENT,
     "WatchError": ErrorClass.TRANSIENT,
 }
-"""The errors of redis-py itself, by the names of their classes."""
+"""redis-py's own errors, by class name."""
 _ANSWERS = frozenset(
     {"ResponseError", "AuthenticationError", "AuthorizationError", "BusyLoadingError"}
 )
-"""The classes of redis-py for error replies of the server."""
+"""redis-py's classes for the server's error replies."""
 _NOT_SENT = ("connecting to", "max number of clients reached")
 """Messages about a connection that was not made."""
 
 
 def classify_redis(error: BaseException) -> ErrorClass | None:
-    """Classify an error of redis-py by the first word of the server's message; `None` for any other
+    """Classify a redis-py error by the first word of the server's message; `None` for any other
     error.
 
     A login, a permission, a key of another type, full memory and a replica are `REFUSED`. A server

@@ -1,9 +1,9 @@
 """Retries: decorator, backoff, budget, circuit breaker.
 
 `retry` is the decorator and `retrying` the sink that it creates: one batch with its waits is in
-`batch_retry`. Pure decisions: `series` (which items stay), `outage` (what batches share), `search`
-(items that are refused alone). `failures` applies a failed try to all three; `backoff` has the
-budget and the predicates of tenacity. `breaker` is a sink around the state machine in `circuit`.
+`batch_retry`. Pure decisions: `series` (which items stay), `outage` (the state that batches share),
+`search` (items that are refused alone). `failures` applies a failed try to all three; `backoff` has
+the budget and tenacity's predicates. `breaker` is a sink around the state machine in `circuit`.
 """
 
 from .._core.classify import classify_network, first_of

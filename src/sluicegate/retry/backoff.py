@@ -1,8 +1,8 @@
-"""What a retry takes from tenacity: waits, ends and choices of errors; and its budget.
+"""Tenacity's waits, stops and retry predicates in a retry; and the retry budget.
 
 A budget limits retries across all batches: every first try adds `share` of a token, and every
-further try takes one token. In the long run, retries therefore add at most `share` of the load of
-the first tries, regardless of the number of batches, and do not overload a destination in trouble.
+retry takes one token. In the long run, retries therefore add at most `share` of the load of the
+first tries, regardless of the number of batches, and do not overload a failing destination.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class WaitBackoff:
 
 @known_arguments()
 class RetryBudget:
-    """A budget of further tries, shared by all batches of a `Retry`. Several `Retry` decorators may
+    """A budget of retries, shared by all batches of a `Retry`. Several `Retry` decorators may
     share one budget.
 
     Args:
-        share: further tries per first try, more than 0, at most 1; default 0.2.
-        reserve: further tries available at the start, and the most that can be saved up; default
+        share: retries per first attempt, more than 0, at most 1; default 0.2.
+        reserve: retries available at the start, and the maximum that can be saved up; default
             20.
 
     An empty budget counts as an outage: one batch probes the destination periodically, and the
@@ -89,7 +89,7 @@ class RetryBudget:
 
     @property
     def tokens(self) -> float:
-        """Number of further tries left."""
+        """Number of retries left."""
         return self._tokens
 
     def deposit(self) -> None:
@@ -97,7 +97,7 @@ class RetryBudget:
         self._tokens = min(float(self.reserve), self._tokens + self.share)
 
     def withdraw(self) -> bool:
-        """Take a token for a further try; return whether one was available."""
+        """Take a token for a retry; return whether one was available."""
         if self._tokens < 1.0 - ROUNDING:
             return False
         self._tokens -= 1.0

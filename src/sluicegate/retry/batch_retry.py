@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PROBE_SHORTEST = 0.01
 """The shortest time between two probes, in seconds. It also applies to a backoff of zero, since a
-refused connection fails at once.
+refused connection fails immediately.
 """
 PROBE_LONGEST = 5.0
 """The longest time between two probes, in seconds."""
@@ -56,7 +56,7 @@ class RetrySettings:
     """Chooses the errors after which items are sent again, among those that may be."""
 
     def throttled_wait(self, tries: int) -> float | None:
-        """Return the wait after `tries` throttled tries in a row; `None` for a wait of tenacity."""
+        """Return the wait after `tries` throttled tries in a row; `None` for a tenacity wait."""
         backoff = self.policy.backoff
         return backoff.bound(tries, THROTTLE_FACTOR) if isinstance(backoff, Backoff) else None
 
@@ -102,7 +102,7 @@ class BatchRetry:
 
     @property
     def may_pass(self) -> bool:
-        """Whether items may overtake an item refused alone. Not at once: the refusal may be an
+        """Whether items may overtake an item refused alone. Not immediately: the refusal may be an
         outage, after which order matters.
         """
         since, now = self.series.search.alone_since, self.now

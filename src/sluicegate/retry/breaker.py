@@ -44,7 +44,7 @@ FAILURES = frozenset(
         ErrorClass.UNLISTED,
     }
 )
-"""Classes that count as a failure of the destination. A permanent error is a valid answer, and so
+"""Classes that count as a failure of the destination. A permanent error is a valid response, and so
 are a deadlock and `StoredRowDiffers`.
 """
 NO_ANSWER = frozenset({ErrorClass.THROTTLE, ErrorClass.STOPPED})
@@ -74,21 +74,22 @@ class CircuitBreaker(SinkDecorator):
             5.
         longest_open: upper limit of that time, in seconds; default 60.
         when_open: `"wait"` holds batches back, without their flush slots, until a call is admitted;
-            `"raise"` gives them up at once with `CircuitOpenError`, which a `Retry` outside waits
-            for without counting an attempt, and a `DeadLetter` outside takes. Default `"wait"`.
+            `"raise"` gives them up immediately with `CircuitOpenError`, which a `Retry` outside
+            waits for without counting an attempt, and a `DeadLetter` outside takes. Default
+            `"wait"`.
         classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
             the exception; called before the sink's own.
 
     A call is one write of a batch. It fails when at least half of its items end in an error that is
     transient, unavailable, refused, unknown or unlisted, or when its transaction is lost. Permanent
-    errors are answers of a working destination. Throttling and cancellation are not counted, except
-    that a call cancelled after `slow_after` is slow. A probe that is not counted is replaced by
-    another call.
+    errors are responses of a working destination. Throttling and cancellation are not counted,
+    except that a call cancelled after `slow_after` is slow. A probe that is not counted is replaced
+    by another call.
 
     The state belongs to one wrapped sink, from its opening to its closing. Inside a `Retry` every
-    try is a call; around a `Retry`, each series of tries is one call. When a shutdown begins, a
-    waiting batch is tried at once, and again after shortened waits while a try fits before the
-    deadline. The remaining items are unsent.
+    attempt is a call; around a `Retry`, each series of attempts is one call. When a shutdown
+    begins, a waiting batch is tried immediately, and again after shortened waits while an attempt
+    fits before the deadline. The remaining items are unsent.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -207,7 +208,9 @@ class BreakerSink(WrappingSink[T]):
         return circuit.opened_until if circuit.state is CircuitState.OPEN else None
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """Return the class from the breaker's own classifier, else from the wrapped sink's."""
+        """Return the class of an error: the breaker's own classifier decides, else the wrapped
+        sink.
+        """
         return first_answer(error, self._settings.classify, super().classify)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
@@ -215,7 +218,7 @@ class BreakerSink(WrappingSink[T]):
         Cancellation is not counted.
 
         Once a shutdown has begun, an open circuit no longer holds a batch back: the batch is tried
-        at once, then after shortened waits.
+        immediately, then after shortened waits.
         """
         circuit = self._shared.circuit
         if circuit.state is CircuitState.CLOSED:

@@ -65,7 +65,7 @@ class FailedTry:
 
     @property
     def may_be_of_item(self) -> bool:
-        """Whether one item may be the cause although the destination seems to be away."""
+        """Whether one item may be the cause although the destination seems to be unavailable."""
         if self.staying == _REFUSED:
             return True
         return self.staying == _UNAVAILABLE and (
@@ -80,8 +80,8 @@ class FailedTry:
 def narrow(retry: BatchRetry, failed: FailedTry, *, was_down: bool) -> None:
     """Search the batch for an item at fault, after a part of it was refused as a whole.
 
-    A refusal of single items already names them, and needs no search. `was_down` states whether the
-    try began in an outage.
+    A refusal of individual items already names them, and needs no search. `was_down` states whether
+    the try began in an outage.
     """
     if not failed.is_whole or any(
         isinstance(error, RefusedError) and error.of_item for error in failed.distinct
@@ -227,8 +227,8 @@ def _tell(retry: BatchRetry, failed: FailedTry, now: float) -> None:
 
 
 def _are_of_items(errors: Collection[BaseException]) -> bool:
-    """Return whether the refusals name single items, so that each concerns only the target of its
-    item.
+    """Return whether the refusals name individual items, so that each concerns only the target of
+    its item.
     """
     refused = [error for error in errors if isinstance(error, RefusedError)]
     return bool(refused) and all(error.of_item for error in refused)

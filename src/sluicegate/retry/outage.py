@@ -8,7 +8,8 @@
    batch only, and another batch shows that.
 4. An empty retry budget counts as an outage too. Only a try that succeeds ends it; a failed try
    does not, even if the destination answered.
-5. A refusal of single items, named by the destination, is not an outage: only their batches wait.
+5. A refusal of individual items, named by the destination, is not an outage: only their batches
+   wait.
 6. Every try gets a ticket when it begins. `accepted` is the highest ticket of a try in which the
    destination accepted at least one item; `Search` compares it with the tickets of refused tries,
    to distinguish a refused item from a destination that refuses everything.
@@ -82,7 +83,7 @@ class OutageState:
         self.has_failed = False
         """Whether the last try ended in an error."""
         self.of_items = object()
-        """The name under which refusals of single items are reported."""
+        """The name under which refusals of individual items are reported."""
         self._refused: set[object] = set()
 
     @property

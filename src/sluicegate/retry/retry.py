@@ -33,30 +33,30 @@ class Retry(SinkDecorator):
     each with its own attempts.
 
     Args:
-        attempts: tries per item in total; default 5, or no limit with `stop`.
+        attempts: the maximum number of attempts per item; default 5, or no limit with `stop`.
         backoff: a `Backoff`, or any of tenacity's wait objects. Default: full jitter up to 0.1 s x
             2^n, at most 30 s.
-        stop: any of tenacity's stop objects, such as `stop_before_delay(60)`; asked before each
-            further try of a batch. Waits for a throttling or unreachable destination do not count.
+        stop: any of tenacity's stop objects, such as `stop_before_delay(60)`; called before each
+            retry of a batch. Waits for a throttling or unreachable destination do not count.
         retry: any of tenacity's retry predicates, such as `retry_if_exception_type(OSError)`: items
             with another error are not sent again. It does not decide about unknown outcomes; see
             `resend_unknown`.
         classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
             the exception; called before the sink's own.
-        max_seconds: the longest duration of a series of tries, in seconds. A later try is not made,
-            and the items fail with their last error. Waits for a throttling or unreachable
-            destination do not count. Default: no limit.
+        max_seconds: the longest duration of a series of attempts, in seconds. A later attempt is
+            not made, and the items fail with their last error. Waits for a throttling or
+            unreachable destination do not count. Default: no limit.
         budget: a `RetryBudget`, shared by all batches and possibly by other retries; an empty
             budget counts as an outage. Default: no limit.
         give_up_after: seconds of an outage, or of uninterrupted throttling, after which a series
             ends and its items are given up: a `DeadLetter` outside takes them, otherwise they are
             `rejected`. Default: no limit.
-        resend_unknown: whether a try with an unknown outcome is repeated (`True`, the default: at
-            least once) or not (`False`: at most once).
-        unlisted_attempts: tries for an exception that no classifier knows; default 3.
+        resend_unknown: whether an attempt with an unknown outcome is repeated (`True`, the default:
+            at least once) or not (`False`: at most once).
+        unlisted_attempts: attempts per item after an exception that no classifier knows; default 3.
         on_refused: the reaction to a destination that refuses every write (`RefusedError`: a login,
             a permission, a missing table, a full disk). `"wait"` (default) treats it as an outage.
-            `"dead_letter"` gives the items up at once.
+            `"dead_letter"` gives the items up immediately.
         max_retry_after: the longest `Retry-After` that is followed, in seconds. Default 300.
 
     During a backoff the batch's flush slot serves other batches. A throttled destination receives
@@ -70,13 +70,13 @@ class Retry(SinkDecorator):
     itself and leaves with a permanent error; its neighbours are delivered. Around a sink with
     several destinations (`Router`) there is no such search.
 
-    When a shutdown begins, a backoff ends with one immediate try. Further tries follow after
-    shortened waits until none fits before the deadline. The remaining items were not applied, and
+    When a shutdown begins, a backoff ends with one immediate attempt. More follow after shortened
+    waits until none fits before the deadline. The remaining items were not applied, and
     end as `unsent`.
 
-    A try with an unknown outcome uses an attempt. If the sink can repeat a write without storing an
-    item twice (`Capabilities.repeatable`), it is an outage instead, as long as no other write is
-    accepted: no attempt is used, and one batch at a time probes.
+    A write with an unknown outcome counts as an attempt. If the sink can repeat a write without
+    storing an item twice (`Capabilities.repeatable`), it is an outage instead, as long as no other
+    write is accepted: no attempt is used, and one batch at a time probes.
 
     In a transaction, a write that failed without ending the transaction is retried, for example if
     a lock was not available. Locks are held during the wait. A lost transaction ends the series:

@@ -72,7 +72,7 @@ class Alone:
     times: int = 0
     """Refusals alone, with an accepted write between any two."""
     run: int = 0
-    """Refusals in a row, once there were enough. The item is sent again at once until it is
+    """Refusals in a row, once there were enough. The item is sent again immediately until it is
     accepted or at fault.
     """
 

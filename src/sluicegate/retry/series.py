@@ -6,7 +6,7 @@
 4. The last try before a shutdown's deadline ends the series: an item that could have been retried
    was not applied, and gets a `StoppedError`.
 5. A try that a shutdown moved forward uses up no attempt; otherwise an item's attempts would be
-   used up at once.
+   used up within moments.
 6. A deadlock uses up an attempt only if the item was sent alone. From the third deadlock in a row
    on, a try sends at most half of the items that met the last one.
 7. While the destination refuses whole writes, a try sends a part of the series; see `search`.
@@ -95,7 +95,7 @@ class RetrySeries:
         self.most = len(indices)
         """Maximum number of items in a try, reduced by deadlocks."""
         self.refusals = 0
-        """Tries in which single items were refused."""
+        """Tries in which individual items were refused."""
         self.refused_since = math.inf
         """The time at which the first of them ended."""
         self.costs = False
@@ -264,7 +264,7 @@ class RetrySeries:
         self.pending = self._without(sent) if len(sent) < len(self.pending) else ()
 
     def refused_items(self, now: float) -> None:
-        """Count a try in which single items were refused."""
+        """Count a try in which individual items were refused."""
         self.refusals += 1
         self.refused_since = min(self.refused_since, now)
 

@@ -1,9 +1,10 @@
-"""Decorators and combinators, and every destination's sink, loaded when it is asked for.
+"""Decorators and combinators, and every destination's sink, loaded on first use.
 
-Decorators: `combine` merges the items of a key, `split` divides and isolates, `timeout` limits an
-attempt, `dead_letter` writes refused items elsewhere, and `rate_limit` slows down by the token
-buckets of `meter`. Combinators: `fan_out` and `router`, whose writes run by `concurrency`. `memory`
-is a destination for tests. The sinks of a technology are the same objects as in its own package.
+Decorators: `combine` merges the items of a key, `split` divides batches and isolates bad items,
+`timeout` limits an attempt, `dead_letter` writes items that failed for good elsewhere, and
+`rate_limit` delays writes with the token buckets of `meter`. Combinators: `fan_out` and `router`;
+`concurrency` runs their writes. `memory` is a destination for tests. The sinks of a technology are
+the same objects as in its own package.
 """
 
 from typing import TYPE_CHECKING

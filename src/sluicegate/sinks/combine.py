@@ -36,7 +36,7 @@ class Combine(WrappingSink[T], Generic[T]):
             not change its arguments: they may be merged again. If it raises, the items of that key
             fail permanently.
 
-    Every item has the outcome of its merged item, also after a retry, a dead letter or a
+    Every item has the outcome of its merged item, even after a retry, a dead letter or a
     cancellation. Raises `ConfigError` for a bad argument.
 
     Examples:

@@ -51,10 +51,10 @@ class FanOut(Openable, Generic[T]):
             counts and write keys.
         best_effort: branches that are attempted and counted, but never fail an item; their numbers
             follow.
-        mode: `all` writes to every branch concurrently, regardless of the others; `parallel` does
-            too, but cancels the others when a required branch fails as a whole, which leaves their
-            started writes unknown; `sequential` writes to one branch after another, and an item
-            that failed in one is not sent to the next.
+        mode: `all` (default) writes to every branch concurrently, regardless of the others;
+            `parallel` does too, but cancels the others when a required branch fails as a whole,
+            which leaves their started writes unknown; `sequential` writes to one branch after
+            another, and an item that failed in one is not sent to the next.
 
     Put a `Retry` in each branch that needs one; around a `FanOut` it is refused. If one branch has
     an item and another refuses it, the refusal decides (`rejected`, or the dead letters). An item
@@ -229,7 +229,9 @@ class _Spread(Generic[T]):
     def _group_ended(
         self, place: int, errors: Mapping[int, BaseException] | None
     ) -> Collection[int]:
-        """End the group's branches, hurry the best-effort ones, and return the groups to cancel."""
+        """End the group's branches, shorten the waits of the best-effort ones, and return the
+        groups to cancel.
+        """
         group = self._groups[place]
         self._ended.add(place)
         for label in group:

@@ -9,7 +9,7 @@
 3. When the target throttles, nothing passes until the end of the pause, and the rate is halved. It
    recovers by a tenth of the full rate each second. A throttle during a pause belongs to the same
    event and only prolongs it.
-4. Beyond `most` targets, those without waiting turns are forgotten, the least recently used first.
+4. Beyond `most` targets, those without waiting turns are dropped, the least recently used first.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class Isolate(SinkDecorator):
             exception; consulted before the sink's own.
 
     Only a permanent error that several items of a write share is investigated: other errors give no
-    information about single items, and an item with an error of its own is already identified.
+    information about individual items, and an item with an error of its own is already identified.
     One bad item of 1,000 costs at most 21 writes, three scattered ones 55. Parts are written in
     order, one after another. If the destination is unavailable or throttles, the remaining parts
     are not sent.

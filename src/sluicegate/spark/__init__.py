@@ -4,8 +4,8 @@ Provisional: its public names may change in a minor release.
 
 - `write`: a DataFrame or a stream; `levels`: its delivery level; `source`, `registration` and
   `options`: a sink as a Spark format; `report` and `progress_bar`.
-- `description`: a sink on its way to the executors; `destination`: what it accepts; `task`: the
-  write of one partition there.
+- `description`: a sink on its way to the executors; `destination`: the rows that it accepts;
+  `task`: the write of one partition there.
 - `keys`, `latest`, `content`, `values`: the rows: their order per key, the last of each key, their
   hash, their types. `avro`: functions of SQL for values with a schema registry.
 - `debezium`: events of Debezium as rows.

@@ -1,8 +1,10 @@
-"""`sluicegate pipeline`: validate a pipeline's file, explain it, run it on Spark, package its runner.
+"""`sluicegate pipeline`: validate a pipeline's file, explain it, run it on Spark, package its
+runner.
 
 1. Validation and explanation need neither Spark nor Java, except with `--spark`.
 2. A run uses a separate thread, so that the main thread is free for signals. The first signal
-   ends a stream after the current micro-batch, and a batch at once; the second ends both at once.
+   ends a stream after the current micro-batch, and a batch immediately; the second ends both
+   immediately.
 3. No message shows the value of an environment variable.
 """
 

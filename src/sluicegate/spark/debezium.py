@@ -36,7 +36,8 @@ def debezium_changes(
     """Select the rows of Debezium's change events, for a sink with `changes=`. Lazy.
 
     Args:
-        df: the events, of a stream or not, with further columns such as the `offset`, which stay.
+        df: the events, of a stream or not, with additional columns such as the `offset`, which
+            stay.
         schema: the columns of the source's table as Debezium writes them in JSON, as a `StructType`
             or as DDL text: `"id BIGINT, name STRING"`.
         value: the column with the event as JSON, text or binary, with or without its own schema

@@ -9,8 +9,8 @@
    has its own loop in a separate thread: a caller may have a running loop, and a sink that is open
    elsewhere is not affected. An open sink knows its destination, so it is checked again. Nothing is
    written.
-4. A request to stop ends the trial at once; its thread is a daemon, so an opening that ignores its
-   cancellation does not keep the process alive.
+4. A request to stop ends the trial immediately; its thread is a daemon, so an opening that ignores
+   its cancellation does not keep the process alive.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@
    job return two histories, units of the earlier one may be lost. The job then runs again: existing
    units are skipped, and the others are written.
 
-`atomic` commits everything at once: begin, run the tasks, publish their stages.
+`atomic` commits everything together: begin, run the tasks, publish their stages.
 
 1. If the ledger has the epoch as published, nothing is written. The rows are counted and hashed
    nevertheless: other rows under its name are an error, not a skipped write.

@@ -2,7 +2,7 @@
 
 1. Options declare one sink as `[sinks.NAME]` does in a pipeline's file: `sink` is its kind, and any
    other option an argument of its class. `SinkMaker` builds both. `OPTIONS` has the names that are
-   customary in Spark, and what they stand for.
+   customary in Spark, and the arguments that they set.
 2. Names are compared without case and underscores, since Spark lowers them. Values are those of
    TOML, and text needs no quotes.
 3. Everything is checked on the driver, before a row is read. One error lists all mistakes; it never
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _ADDED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
 _ADDRESS = {"kafka": "bootstrap", "nats": "servers", "postgres": "dsn"}
-"""The argument that `url` stands for, where it has another name."""
+"""The argument that `url` sets, where it has another name."""
 _LOGIN = {"kafka": ("sasl_username", "sasl_password"), "nats": ("user", "password")}
 _WRITE_MODES: Mapping[str, Mapping[str, str]] = {
     "elasticsearch": {"append": "index", "upsert": "upsert"},
@@ -218,7 +218,7 @@ def _build(options: Sequence[tuple[str, str]], schema: StructType) -> Sink[Any]:
 
 
 class _Reading:
-    """The declaration that options stand for, and the mistakes in them."""
+    """The declaration that options describe, and the mistakes in them."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given = _lower_names(given)
@@ -397,7 +397,7 @@ class _Reading:
         ]
 
     def _letters(self) -> list[Layer]:
-        """The layer for dead letters, whose sink is declared beside the other one."""
+        """The layer for dead letters, whose sink is declared next to the other one."""
         target, kind = self._found.get("deadLetters") or "raise", self._kind
         if target == "raise":
             return []

@@ -98,7 +98,9 @@ class SparkWriteReport:
 
     @property
     def superseded(self) -> int:
-        """Number of earlier rows of their keys that `latest_only` omitted; not included in `rows`."""
+        """Number of rows that `latest_only` omitted because their key has a later row; not included
+        in `rows`.
+        """
         return sum(unit.superseded for unit in self.units)
 
     @property
@@ -202,7 +204,7 @@ class StreamReport:
 
     @property
     def total(self) -> SparkWriteReport:
-        """Combine the kept micro-batches into one report, with the first dead rows."""
+        """The kept micro-batches as one report, with the dead rows that their reports show."""
         reports = [*self.batches.values()]
         dead = tuple(row for report in reports for row in report.dead_rows)
         return SparkWriteReport(tuple(unit for report in reports for unit in report.units), dead)

@@ -11,7 +11,7 @@
    a format gets the zone from the properties of its job, if the session sets one, or from a
    timestamp column.
 3. Spark accepts offsets such as `UTC+2`, `+2:00` and `Z`, which Arrow and Python do not. They
-   become `+02:00` and `UTC`, also in timestamp columns, since rows could not be built otherwise.
+   become `+02:00` and `UTC`, even in timestamp columns, since rows could not be built otherwise.
 """
 
 from __future__ import annotations

@@ -120,19 +120,19 @@ def write_dataframe(
             a bucket with more is rolled back, others are committed.
         patience: seconds for which a batch backs off before one last attempt; must end before Spark
             abandons the task. Default 300.
-        delivery: `"at_least_once"`: Spark runs a failed task again, so rows may be written twice
-            unless the sink is idempotent (by an upsert, or by keys). `"bucket"`: the rows of each
-            key bucket are committed together and once, however often they are written; needs `key`,
-            `app_id`, `version` and a sink with transactions, and writes the chunks of a bucket one
-            after the other. `"atomic"`: all rows become visible at once, and only once; needs
-            `app_id`, `version` and a sink with stages (`PostgresSink`), whose destination the
-            driver must also reach.
+        delivery: `"at_least_once"` (default): Spark runs a failed task again, so rows may be
+            written twice unless the sink is idempotent (by an upsert, or by keys). `"bucket"`: the
+            rows of each key bucket are committed together and once, however often they are written;
+            needs `key`, `app_id`, `version` and a sink with transactions, and writes the chunks of
+            a bucket one after the other. `"atomic"`: all rows become visible together, and only
+            once; needs `app_id`, `version` and a sink with stages (`PostgresSink`), whose
+            destination the driver must also reach.
         mode: `"overwrite"`, at `"atomic"` only, replaces all existing rows: a reader sees the old
             rows or the new ones.
         partition: columns and their values, such as `{"day": date(2026, 7, 5)}`: `"overwrite"` then
-            replaces only the rows that have them, and all rows of `df` must have them (`ConfigError`,
-            with nothing written). The table may be partitioned or not, and is not blocked for
-            readers.
+            replaces only the rows that have them, and all rows of `df` must have them
+            (`ConfigError`, with nothing written). The table may be partitioned or not, and is not
+            blocked for readers.
         app_id: the name of the writing job or query, the same after a restart. It must be unique
             among all jobs and queries that write to the table, and each checkpoint of a query needs
             its own. Writes of one application to several tables are independent.
@@ -141,7 +141,7 @@ def write_dataframe(
             idempotency keys; `order_by` must then order the rows of a key fully.
         content: the columns that a repeated write must repeat; default: all. A hash of them is
             stored for each bucket, or for the whole write, and compared when the write is repeated.
-            Omit columns that are computed anew in each run (`current_timestamp()`). With `()`, or
+            Omit columns that are computed again in each run (`current_timestamp()`). With `()`, or
             if the columns or their types have changed (with a warning), only the numbers of rows
             are compared. At `"at_least_once"` with `app_id`, the hash of a batch's rows is part of
             its idempotency key, so that a destination does not accept other rows under the same

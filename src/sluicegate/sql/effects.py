@@ -143,7 +143,9 @@ class SQLiteEffects(Openable):
         return classified_by_cause(error, _class_of)
 
     def check_handler(self, handler: object) -> None:
-        """Raise `ConfigError` for a function that would block the event loop."""
+        """Raise `ConfigError` for an async function: calls on a `sqlite3` connection would block
+        the loop.
+        """
         if callable(handler) and not isinstance(handler, type) and checks.is_async(handler):
             rule = (
                 "must be a plain function, which runs in a thread, since message.connection is a "
@@ -208,7 +210,7 @@ class SQLiteEffects(Openable):
             return await in_thread(file.store, group, positions)
 
     def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Forget claimed positions."""
+        """Give up the claims of these partitions."""
         if self._file is not None:
             self._file.release(group, partitions)
 
@@ -483,7 +485,7 @@ class _File:
         return owned
 
     def release(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Forget claimed positions. Does not block."""
+        """Give up the claims of these partitions. Does not block."""
         for each in partitions:
             self._owned.pop((group, each), None)
 

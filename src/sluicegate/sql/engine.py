@@ -1,5 +1,5 @@
-"""The engine of a sink: a URL, an engine, or a function that returns one; and calls of plain functions
-on its connections.
+"""The engine of a sink: a URL, an engine, or a function that returns one; and calls of plain
+functions on its connections.
 
 The work is written once, as plain functions of a connection: an async engine runs them through
 SQLAlchemy's own bridge, any other engine in threads.
@@ -9,7 +9,7 @@ SQLAlchemy's own bridge, any other engine in threads.
 2. The pool of the sink's own engine tests a connection before each write: the server or a proxy may
    have closed it, and a statement that discovers this would have an unknown outcome.
 3. An error while connecting is an outage or a refusal, whatever class the driver gives it.
-4. A peer may be silent for ever, so no end of a connection waits for it: after a cancellation the
+4. A peer may be silent forever, so no end of a connection waits for it: after a cancellation the
    socket is broken first, and a thread that reads from it ends.
 """
 

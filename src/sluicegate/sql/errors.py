@@ -170,8 +170,8 @@ def missing_privilege(error: BaseException) -> str | None:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the server has not answered the statement: the connection is lost, or the answer did
-    not arrive in time.
+    """Whether the server has not answered the statement: the connection is lost, or the response
+    did not arrive in time.
     """
     return not isinstance(error, SluicegateError) and not is_refusal(error)
 

@@ -242,7 +242,7 @@ def _check_complete(table: Table, target: RowTarget) -> None:
             or column.identity is not None
             or column.server_default is not None
             or column is table.autoincrement_column
-            or column.autoincrement is True  # of MySQL, also beside the primary key
+            or column.autoincrement is True  # of MySQL, even alongside the primary key
         )
         if column.name not in target.columns and not column.nullable and not is_generated:
             rule = f"must include {column.name!r}: in {target.table!r} it is NOT NULL without a default"

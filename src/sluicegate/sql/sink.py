@@ -147,12 +147,14 @@ class SqlSink(Openable):
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many concurrent writes as connections; idempotent unless a conflict is an error. An
-        open sink is then repeatable if the table has a unique key among the columns: rows of an
-        earlier attempt are found by it.
+        """The abilities of the sink.
 
-        `key_prefix_safe`: in a batch with keys, no row is written after a refused row of the same
-        key.
+        - `max_concurrency`: the number of connections.
+        - `idempotent`, unless a conflict is an error.
+        - `repeatable`, once the sink is open, if the written columns include a unique key of the
+          table: it identifies rows that an earlier attempt has stored.
+        - `key_prefix_safe`: in a batch with keys, no row is written after a refused row of the same
+          key.
         """
         has_key = self._table is not None and self._table.plan.key is not None
         return Capabilities(

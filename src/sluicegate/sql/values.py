@@ -660,9 +660,9 @@ def needed(
 
 
 def checked_json(process: Processor, *, has_64_bits: bool) -> Processor:
-    """A conversion to JSON that refuses NaN and infinities, which are no JSON. Values inside that are
-    not of JSON have the same form as elsewhere. With `has_64_bits`, for the type of MySQL (that of
-    MariaDB is a text), it refuses larger whole numbers, at any depth.
+    """A conversion to JSON that refuses NaN and infinities, which JSON does not have. Values inside
+    that are not of JSON have the same form as elsewhere. With `has_64_bits`, for the type of MySQL
+    (that of MariaDB is a text), it refuses larger whole numbers, at any depth.
     """
 
     def checked(value: Any) -> Any:

@@ -93,7 +93,7 @@ class Catalogue(NamedTuple):
     name: str
     metrics: tuple[Metric, ...]
     by_tenant: tuple[Metric, ...] = ()
-    """Exist only if an observer has `tenants`: a counter of items, and a gauge of items inside."""
+    """Exist only if an observer has `tenants`: a counter of items, and a gauge of pending items."""
 
     @property
     def events(self) -> tuple[Metric, ...]:

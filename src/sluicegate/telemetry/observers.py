@@ -4,8 +4,8 @@
 2. The metrics belong to the registry or the meter provider: all its observers share them, and
    batchers or consumers with the same name add up.
 3. A closed batcher or consumer keeps its counts, but has no state.
-4. An observer keeps no batcher alive: a batcher that is garbage-collected with items inside must be
-   able to warn.
+4. An observer keeps no batcher alive: a batcher that is garbage-collected with pending items must
+   be able to warn.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Observed:
     `on_flushed` after it, with its seconds and the errors of its failed items. A cancelled write
     has the `CancelledError` for each unsettled item.
 
-    Around a `Retry` it measures a whole series of tries including waits; inside a `Retry` it
-    measures each try. Raises `ConfigError` unless `observer` is an `Observer`.
+    Around a `Retry` it measures a whole series of attempts including waits; inside a `Retry` it
+    measures each attempt. Raises `ConfigError` unless `observer` is an `Observer`.
     """
 
     def __init__(self, observer: Observer) -> None:

@@ -9,8 +9,8 @@ In multiprocess mode a scrape does not read batchers (`_Mirror`):
 1. Each process writes values to its own files, and any process answers a scrape from all files. So
    states are gauges and totals are counters here, and `refresh` sets them.
 2. A timer on the batcher's loop refreshes them every `REFRESH_SECONDS`. Events of a batcher refresh
-   them at once: opened, closed, broken, a change of the destination's state, an adaptation. There
-   is no thread: while a loop is blocked, the states of its process do not change.
+   them immediately: opened, closed, broken, a change of the destination's state, an adaptation.
+   There is no thread: while a loop is blocked, the states of its process do not change.
 3. A total grows by its difference since the last refresh. So a process with the id of a dead
    process continues the counts in its file, without counting anything twice.
 4. Gauges are of the kinds `livesum` and `livemax`: gauges of a dead process disappear with its

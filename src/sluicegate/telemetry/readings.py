@@ -139,7 +139,7 @@ class StateReading(NamedTuple):
         }
 
     def inside_by_tenant(self) -> dict[str, int]:
-        """Return the items inside by tenant; small tenants count as other, so that scrapes are
+        """Return the pending items by tenant; small tenants count as other, so that scrapes are
         consistent.
         """
         if not self.most_tenants:

@@ -1,6 +1,6 @@
 """Traces of batches, linked to the requests that added their items.
 
-1. A batch belongs to many traces at once. Its span is not a child of any of them, but links to each
+1. A batch belongs to many traces. Its span is not a child of any of them, but links to each
    trace once.
 2. An SDK keeps the last 128 links of a span and silently drops the others. So further links are put
    on child spans, and an attribute counts the links omitted even then.

@@ -143,7 +143,7 @@ class FakeClock:
 
         Returns when nothing is ready at the end. Sockets and external activities do not delay it.
         Before each step it waits in real time for calls in an executor, unless `wait_for_threads`
-        is false. Suspends always; a cancellation leaves the time where it is by then. Raises
+        is false. Suspends always; after a cancellation time has moved only partly. Raises
         `ConfigError` if `seconds` is negative; `run` raises `WouldHang` if a thread does not return
         within the clock's patience.
         """
@@ -155,7 +155,7 @@ class FakeClock:
     async def run_until_idle(self, *, wait_for_threads: bool = True) -> None:
         """Let other tasks run until no callback is ready. Due timers fire; time does not move.
 
-        Otherwise it behaves like `advance`.
+        Suspends, raises and can be cancelled like `advance`.
         """
         await self._move(0.0, wait_for_threads=wait_for_threads)
 
@@ -195,7 +195,8 @@ class FakeClock:
 
     @contextlib.contextmanager
     def external(self) -> Generator[None, None, None]:
-        """Mark activity that the clock cannot see, such as your own thread: time does not jump.
+        """Mark activity that the clock cannot see, such as your own thread: time does not jump
+        during it.
 
         May be entered and left in any thread. Does not suspend. Callbacks that the thread schedules
         on the loop before it leaves are never missed.

@@ -54,7 +54,7 @@ class ConsumerHarness:
     """Runs a handler on messages of a test, and reports the result of each.
 
     Args:
-        run_timeout: maximum duration of a run, in seconds of the consumer's clock.
+        run_timeout: maximum duration of a run, in seconds of the consumer's clock; default 60.
         ids: iterator of ids for messages that are sent without one; default: 0, 1, 2 and so on.
         options: arguments of the `Consumer`, as in production. Dead letters are collected, unless
             `poison` is a `Poison(...)`, which is used as it is.
@@ -142,7 +142,7 @@ class ConsumerHarness:
         return await self._run(call, lambda consumer, call: consumer.run(call))
 
     async def run_batch(self, handler: BatchHandler, **options: Unpack[BatchOptions]) -> HarnessRun:
-        """Like `run`, in batches: with the arguments of `Consumer.run_batch`."""
+        """Like `run`, with a batch handler and the other arguments of `Consumer.run_batch`."""
         call = as_batch_handler(handler)
         return await self._run(call, lambda consumer, call: consumer.run_batch(call, **options))
 
@@ -318,12 +318,12 @@ class HandlerCall:
     """The exception that it raised, including a cancellation."""
 
     def returns(self, result: object) -> object:
-        """Note a result, and return it."""
+        """Record a result, and return it."""
         self.result = result
         return result
 
     def ends(self, now: float, error: BaseException | None) -> None:
-        """Note the end."""
+        """Record the end."""
         self.ended, self.error = now, error
 
 

@@ -1,4 +1,4 @@
-"""Async tests and fixtures on a fake clock, beside any other plugin for async tests.
+"""Async tests and fixtures on a fake clock, alongside any other plugin for async tests.
 
 1. A test runs on its clock's virtual loop, never on a loop of another plugin, on which its time
    would be real. If that is not possible, the test fails with the reason.

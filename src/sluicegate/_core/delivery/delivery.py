@@ -358,7 +358,7 @@ class Delivery(HoldsOutcomes):
         self._known_failures().errors.update(errors)
 
     def verdict_unsent(self, index: int) -> Outcome:
-        """As `verdict`, for an item whose failure is not final: `unsent` if applied nowhere."""
+        """Like `verdict`, for an item whose failure is not final: `unsent` if applied nowhere."""
         verdict = self.verdict(index)
         if verdict is not Outcome.REJECTED:
             return verdict

@@ -30,7 +30,7 @@ BatchT = TypeVar("BatchT")
 class Fork(Generic[BatchT]):
     """A context manager that returns a batch per branch.
 
-    On exit, also by an exception, the parent takes over the branches' knowledge of unsettled items.
+    On exit, even by an exception, the parent takes over the branches' knowledge of unsettled items.
     """
 
     __slots__ = ("_branches", "_ended", "_maps", "_maybe", "_on", "_parent", "_required", "members")

@@ -41,7 +41,7 @@ ReportsT = TypeVar("ReportsT", bound=Reports)
 
 
 class PassesReports(Generic[ReportsT]):
-    """Passes reports about the destination on to other books at once, if there are any."""
+    """Passes reports about the destination on to other books immediately, if there are any."""
 
     __slots__ = ("books",)
 
@@ -142,7 +142,7 @@ class Condition:
 
     state: DestinationState
     reason: str
-    """The reason, in one line without values of items."""
+    """The reason, in one line without item values."""
     repair: str = ""
     """The operator's remedy, if the destination refuses writes."""
 

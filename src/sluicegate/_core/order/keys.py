@@ -112,7 +112,9 @@ def identity(key: object, what: str = "key") -> Hashable:
 
 
 def accepted(key: object) -> Hashable:
-    """As `identity`, for the key of an accepted item; a key that became invalid equals no other."""
+    """Like `identity`, for the key of an accepted item; a key that became invalid equals no
+    other.
+    """
     try:
         return identity(key)
     except TypeError:

@@ -7,8 +7,8 @@ returns the next entry of the lane.
 1. The first entry of an idle key goes immediately, and costs only an entry in a set. A lane exists
    only while it is held or an entry waits in it. An idle key uses no memory, and no key has its own
    task, lock or container: waiting entries form a linked list.
-2. At most one *turn* of a key is going at a time, from `enter` (or from the entry that `leave` or
-   `let_go` returned) to `leave`. `next` adds entries of the lane to the current turn.
+2. At most one *turn* of a key is in progress at a time, from `enter` (or from the entry that
+   `leave` or `let_go` returned) to `leave`. `next` adds entries of the lane to the current turn.
 3. Entries that are put back are again at the front of their lane, in their previous order.
    Entries that are put ahead overtake the waiting ones, but not one another.
 4. A held lane keeps its current and later entries until `let_go`, and exists even when empty.
@@ -61,8 +61,8 @@ class Lanes(Generic[E]):
 
     def __init__(self, *, ages: bool = False) -> None:
         self.active: set[Hashable] = set()
-        """Keys that are going, are held or have a lane. Adding an idle key is equivalent to
-        `enter`.
+        """Keys that have a turn in progress, are held, or have a lane. Adding an idle key is
+        equivalent to `enter`.
         """
         self._lanes: dict[Hashable, Lane[E]] = {}  # non-empty or held
         self.waiting_lanes: Mapping[Hashable, Lane[E]] = self._lanes
@@ -123,7 +123,7 @@ class Lanes(Generic[E]):
             self._arrivals[entry] = None
 
     def wait_all(self, entries: Sequence[E]) -> None:
-        """As `wait`, for several entries."""
+        """Like `wait`, for several entries."""
         lanes = self._lanes
         for entry in entries:
             lane = lanes.get(entry.lane_key)
@@ -186,7 +186,9 @@ class Lanes(Generic[E]):
         return self._pop(key, lane, lane.first)
 
     def leave_all(self, keys: Collection[Hashable]) -> tuple[list[E], list[Hashable]]:
-        """As `leave`, for several keys; return the entries that begin turns, and the held keys."""
+        """Like `leave`, for several keys; return the entries that begin turns, and the held
+        keys.
+        """
         known = self._lanes
         lanes = {key: known[key] for key in dict.fromkeys(keys) if key in known} if known else {}
         self.active.difference_update(keys)

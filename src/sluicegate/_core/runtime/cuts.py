@@ -21,7 +21,7 @@ _EXIT = asyncio.TaskGroup.__aexit__.__code__
 
 
 def is_cut() -> bool:
-    """Return whether the running task is being cancelled; a client's answer is then unreliable."""
+    """Return whether the running task is being cancelled; a client's result is then unreliable."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 

@@ -174,7 +174,7 @@ class LoopThread:
             raise
 
     def call(self, function: Callable[[], R]) -> R:
-        """As `ask`, for a plain function."""
+        """Like `ask`, for a plain function."""
 
         async def ask() -> R:
             return function()

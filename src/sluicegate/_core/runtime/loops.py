@@ -17,7 +17,7 @@ from weakref import WeakSet
 from ..errors import ConfigError
 
 running_loop = asyncio._get_running_loop  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-"""As `asyncio.get_running_loop`, but returns `None` without one, and is much faster."""
+"""Like `asyncio.get_running_loop`, but returns `None` without one, and is much faster."""
 
 
 class RunsInThread(Protocol):

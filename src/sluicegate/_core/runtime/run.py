@@ -60,7 +60,7 @@ def run(
     thread to catch signals.
 
     It does not return, and the exit code is 1, if something was lost, whatever `main` returned or
-    swallowed (and also if it ended with `sys.exit(0)`):
+    swallowed, even if it ended with `sys.exit(0)`:
 
     - if a batcher or consumer did not drain, it raises `DrainTimeout` with the report of the first;
     - if items of a batcher ended rejected, unsent or unknown, it raises `ItemsFailed`. `accept`

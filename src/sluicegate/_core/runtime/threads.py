@@ -35,9 +35,9 @@ MARGIN = 0.2
 async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call `function` in the loop's thread pool; suspend until it has ended, even when cancelled.
 
-    A thread cannot be stopped, and continues to write. Cancellation is raised when it has ended, so
-    that no second write runs concurrently; then the result is lost, and the outcome of the write is
-    unknown.
+    A thread cannot be stopped, so a cancelled write continues. `CancelledError` is raised only
+    after the thread has ended, so that no second write runs at the same time. The result is then
+    lost, and the outcome of the write is unknown.
     """
     work = partial(contextvars.copy_context().run, function, *args, **kwargs)
     call = asyncio.get_running_loop().run_in_executor(None, work)

@@ -7,8 +7,8 @@
 4. An interval takes no object with months or hours of its own, such as a `relativedelta`: drivers
    read the days, the seconds and the microseconds of any object.
 5. A point takes two coordinates, and any other geometric value as many parts as it has: asyncpg
-   reads the first ones of any sequence, also of bytes.
-6. A number for a column of decimals is in the range of PostgreSQL: asyncpg sends 1e200000 as 0.
+   reads the first ones of any sequence, including bytes.
+6. A number for a column of decimals is in PostgreSQL's range: asyncpg sends 1e200000 as 0.
 7. An array is checked by its elements, in any number of dimensions.
 """
 
@@ -33,7 +33,7 @@ _OFFSET = re.compile(r":\d{2}(?:\.\d+)?\s*(?:Z|[-+]\d)", re.IGNORECASE)
 _LOST = ("years", "months", "hours", "minutes")
 _COORDINATES = 2
 DECIMAL_DIGITS = 131_072
-"""Digits before the decimal point of a numeric of PostgreSQL."""
+"""Maximum number of digits before the decimal point of a PostgreSQL `numeric`."""
 NO_ARRAYS = (str, bytes, bytearray, memoryview, Mapping)
 """Sized collections that drivers do not take for arrays."""
 
@@ -104,7 +104,7 @@ def _has(value: object, name: str) -> bool:
 
 
 def decimal(value: Any) -> Any:
-    """Check a value for a column of decimals of PostgreSQL."""
+    """Check a value for a PostgreSQL column of decimals."""
     try:
         found = Decimal(value) if isinstance(value, str) else value
     except InvalidOperation:

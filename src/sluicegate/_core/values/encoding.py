@@ -216,9 +216,9 @@ class Records:
 def encoded(
     all_of: Callable[..., list[bytes]], each: Callable[..., bytes | str], *columns: Sequence[Any]
 ) -> Records:
-    """Encode each item, with its values of further columns. Does not suspend.
+    """Encode each item, with its values of additional columns. Does not suspend.
 
-    `all_of` encodes all items at once; if it raises, `each` finds the faulty items.
+    `all_of` encodes all items in one call; if it raises, `each` finds the faulty items.
     """
     with suppress(Exception):
         records = all_of(*columns)

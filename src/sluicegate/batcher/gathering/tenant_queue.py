@@ -1,4 +1,4 @@
-"""A tenant with items inside, and order per key within it."""
+"""A tenant with pending items, and order per key within it."""
 
 from __future__ import annotations
 

@@ -396,7 +396,9 @@ class TenantGatherer(Generic[T]):
         return Snapshot(items, batches, min(ages, default=None))
 
     def busiest(self, most: int, now: float) -> list[TenantStats]:
-        """Return the tenants with the most items inside, in descending order. Visits every tenant."""
+        """Return the tenants with the most pending items, in descending order. Visits every
+        tenant.
+        """
         queues = heapq.nlargest(most, self.queues(), key=lambda queue: queue.ledger.inside)
         return [queue.stats(now) for queue in queues]
 

@@ -261,8 +261,8 @@ async def init(options: argparse.Namespace) -> int:
 
     Other stores need no preparation, which is reported instead. With `--dry-run` the statements are
     printed on standard output and not run. Running it again changes nothing. Returns the exit code.
-    Raises `StoreError` if the name is no store or the server refuses, and `ConfigError` for a bad
-    table.
+    Raises `StoreError` if the name is not that of a store or the server refuses, and `ConfigError`
+    for a bad table.
     """
     if is_topic(options.store):
         say("nothing to do: the first replay creates the topic of its notes, TOPIC.replayed")

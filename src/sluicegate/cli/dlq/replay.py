@@ -83,7 +83,7 @@ class Replay:
         self.endings: Counter[str] = Counter()
         """Number of letters by outcome, or `undecodable` or `repr_only`."""
         self.reasons: Counter[str] = Counter()
-        """The errors of rejected letters, without values of items; the first ones only."""
+        """The errors of rejected letters, without item values; the first ones only."""
         self.refusals: Counter[str] = Counter()
         """Why letters were refused."""
         self.stopped_by: BaseException | None = None

@@ -194,7 +194,7 @@ class PipeSink(WrappingSink[Any]):
 
 
 class HandlerSink:
-    """Handles the records of a batch, all at once: they have different keys."""
+    """Handles the records of a batch concurrently: they have different keys."""
 
     def __init__(self, handler: Callable[[Any], Awaitable[object]]) -> None:
         self._handler = handler

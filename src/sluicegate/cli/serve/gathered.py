@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 PATHS = {READY: READY, "/readyz": READY, LIVE: LIVE, "/healthz": LIVE, METRICS: METRICS}
 PATIENCE = 5.0
-"""Seconds for the answer of a process."""
+"""Timeout in seconds for the response of a process."""
 
 
 class GatheredProbes:
@@ -72,7 +72,7 @@ class GatheredProbes:
 
 
 async def _ask(member: Member, path: str) -> tuple[bool, str]:
-    """Return whether the process passes, and its answer."""
+    """Return whether the process passes, and its response."""
     if not member.is_running:
         return False, f"not {path[1:]}: it is down, after {member.restarts.total} crashes"
     try:

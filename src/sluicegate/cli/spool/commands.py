@@ -242,7 +242,8 @@ def replay_parked(
 ) -> int:
     """Move parked items, by default all, to the end of a closed spool; return their number.
 
-    `tell` gets its messages. Blocks. Raises `UseError` and `ConfigError`, also for an open spool.
+    `tell` gets its messages. Blocks. Raises `UseError` and `ConfigError`, including for an open
+    spool.
     """
     with _owned(path) as files, ExitStack() as stack:
         store = DeadStore(path) if dry_run else files

@@ -1,4 +1,6 @@
-"""A view of a spool: what its owners answer, and the files of the roles that no process has."""
+"""A view of a spool: the responses of its owners, and the files of the roles that no
+process has.
+"""
 
 from __future__ import annotations
 

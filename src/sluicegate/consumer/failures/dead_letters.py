@@ -3,7 +3,7 @@
 1. A letter's item is the record with its coordinates, exactly as the source delivered it, so that
    it can be handled again (`sluicegate dlq replay --handler`).
 2. All letters of one record and consumer have the same key. A store therefore skips a letter that
-   is written twice: by a try whose response was lost, or after a redelivery.
+   is written twice: by an attempt whose response was lost, or after a redelivery.
 3. When `bury` returns, the letter is written; after a failure it raises, and the caller retries.
 4. Letters that wait during a write share the next one. If a shared write fails although the
    destination is available, each of its letters is written alone from then on, so that a refused
@@ -151,7 +151,7 @@ class LetterWriter:
             log_safely(logger, logging.WARNING, _BURIED, self._name, *told_of)
 
     async def _sent(self, batch: RowBatch[Any]) -> Mapping[int, BaseException]:
-        """Write the letters; without an answer within `WRITE_WITHIN`, each has an error."""
+        """Write the letters; without a response within `WRITE_WITHIN`, each has an error."""
         limit = self._clock.timeout_at(self._clock.now() + WRITE_WITHIN)
         try:
             async with limit:

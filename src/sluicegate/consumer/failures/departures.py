@@ -47,7 +47,7 @@ Call: TypeAlias = "Callable[[SourceClaim, int, SourceRecord], Awaitable[Returned
 
 
 class Writing(NamedTuple):
-    """A task that writes a message elsewhere, and what it does."""
+    """A task that writes a message elsewhere, and its purpose."""
 
     task: asyncio.Task[None]
     reason: WaitReason
@@ -111,7 +111,7 @@ class Departures:
         )
 
     def reason_of(self, message: Message) -> WaitReason:
-        """Return what the task of a message does."""
+        """Return the purpose of a message's task."""
         return self._writing[message].reason
 
     # -- the end of a turn -------------------------------------------------------------------------

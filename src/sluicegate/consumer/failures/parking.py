@@ -61,9 +61,9 @@ _READ = "%s: %d keys of %s are parked until unpark()"
 BEHIND = "behind a poisoned record of its key"
 
 PAGE = 100
-"""Number of parked records that are read at once."""
+"""Number of parked records read by one call."""
 LOOK_EVERY = 2.0
-"""Seconds between two looks for requests to unpark."""
+"""Interval in seconds between two checks for requests to unpark."""
 _REQUESTED = "%s: unparking %s was requested; %d records are handled"
 _UNREAD = "%s: looking for requests to unpark keys failed (%s)"
 _FAILED = "%s: %s stays parked, with the records behind it (%s)"

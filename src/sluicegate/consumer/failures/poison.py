@@ -18,7 +18,7 @@
 5. A source that takes records back decides about poison by its own settings, except with `exit`.
 6. A blocked message keeps its key and its place in the window until `unblock` or the end of its
    claim; then it is delivered again. `retry` restarts its attempts. `skip` ends it without another
-   try, with a dead letter if the consumer has dead letters and the message has none yet.
+   attempt, with a dead letter if the consumer has dead letters and the message has none yet.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class PoisonTreatment:
         self._run.work.fire()
 
     def _skip(self, message: Message) -> None:
-        """Settle a blocked message without another try, with a dead letter if there are dead
+        """Settle a blocked message without another attempt, with a dead letter if there are dead
         letters.
         """
         error = self._schedule.blocked[message]

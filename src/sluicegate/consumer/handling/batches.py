@@ -1,4 +1,4 @@
-"""Work on messages in batches; `concurrency` is the number of batches that run at once.
+"""Work on messages in batches; `concurrency` is the number of batches that run concurrently.
 
 1. Each search for work lets the batch former take the ready messages. The engine's timekeeper
    searches when a batch becomes due.

@@ -78,8 +78,8 @@ class HandlerRegister(OfOneMessage):
     parameter; pass it to `Consumer.run`.
 
     Args:
-        type_of: the name of the header that contains the type name, as UTF-8; or a plain function
-            from a message to its type name.
+        type_of: the name of the header that contains the type name, as UTF-8 (default `"type"`); or
+            a plain function from a message to its type name.
         name_of: a plain function from a message class to its type name. Default: the `__type__` of
             the class itself, else its `__name__`.
         decode: a function of a message class and a value, plain or async, that returns an instance.
@@ -167,7 +167,7 @@ class HandlerRegister(OfOneMessage):
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The type names that have a handler, excluding those of subclasses."""
+        """The names of the registered message types, without the subclasses that they cover."""
         return tuple(self._known)
 
     async def __call__(self, message: Message) -> object:
@@ -469,7 +469,7 @@ class EventRegister:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The type names that have a handler, excluding those of subclasses."""
+        """The names of the registered message types, without the subclasses that they cover."""
         return self._register.types
 
     async def __call__(self, context: EventContext) -> object:

@@ -1,7 +1,7 @@
 """Results that a handler returns for a message.
 
 A handler returns `None` (or `Ack()`) if it has handled the message, and any other result to decide
-its treatment. An exception is a failed try, like `Nak()`.
+its treatment. An exception is a failed attempt, like `Nak()`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Nak:
     """The message is not handled, and is retried.
 
     Args:
-        delay: seconds (or a `timedelta`) until the next try; `None` uses the retry policy's backoff.
+        delay: seconds (or a `timedelta`) until the next attempt; `None` uses the retry policy's
+            backoff.
         error: the reason, for logs and dead letters.
 
     Counts as an attempt: after the last one the message is poison. Raises `ConfigError` for a

@@ -213,7 +213,7 @@ class Settler:
         return all(map(self._manual.__contains__, messages))
 
     def take_back_all(self, messages: Iterable[Message]) -> None:
-        """As `take_back`, for messages that were not left."""
+        """Like `take_back`, for messages that were not left."""
         for message in messages:
             del self._manual[message]
 
@@ -322,7 +322,7 @@ class Settler:
         return max(self._policy.backoff(tries.failed, error), asked or 0.0)
 
     def _is_over(self, kind: ErrorClass, tries: Attempts, until: float) -> bool:
-        """Return whether there is no next try because attempts or time are used up."""
+        """Return whether there is no next attempt because attempts or time are used up."""
         policy = self._policy
         if policy.is_over(kind, tries.counted):
             return True

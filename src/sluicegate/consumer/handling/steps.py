@@ -3,9 +3,9 @@
 1. A step returns `None` to go on. A result (`Ack()`, `Skip()`, `ToDeadLetter()` ...) settles the
    message without the handler, and without the steps after it.
 2. A step may replace the value that later steps and the handler see: `message.decoded(value)`.
-3. An exception of a step is a failed try, like an exception of the handler; a `PermanentError` is
-   poison at once, for this message alone. In a batch, messages that steps settle are not shown to
-   the handler, and the others are unaffected.
+3. An exception of a step is a failed attempt, like an exception of the handler; a `PermanentError`
+   is poison immediately, for this message alone. In a batch, messages that steps settle are not
+   shown to the handler, and the others are unaffected.
 4. A record that its source could not decode is poison without a step or a handler (`refused`).
 5. A plain step runs in the event loop: decoding is too short to need a thread. A step that waits
    must be async. The handler's timeout covers its steps.
@@ -15,7 +15,7 @@ Ready-made steps decode, check, and skip duplicates.
 6. A fault of the data is poison for its message alone: `DecodeError`, `SchemaError`. Its cause goes
    to the dead letters; logs show only its type, since its text may quote the value.
 7. A fault of the environment is not poison: network errors, and Sluicegate's own errors that a
-   later try may overcome, are failed tries.
+   later attempt may overcome, are failed attempts.
 8. A duplicate is *another record* with a known key. The first record of a key is not a duplicate:
    it may run again after a failure or a crash, and skipping it then would lose it.
 9. Without a key, or if the store fails, the handler runs: handling a message twice loses nothing.
@@ -110,7 +110,7 @@ def refused(message: Message) -> Terminate | ToDeadLetter | None:
 
 
 def error_of_decoding(record: SourceRecord) -> UndecodableError | None:
-    """Return the error of a record that could not be decoded, also after it was parked."""
+    """Return the error of a record that could not be decoded, even after it was parked."""
     if type(record) is UndecodableRecord:
         told = f"the source cannot decode the record ({type(record.error).__name__})"
         return caused(UndecodableError(told), record.error)
@@ -153,7 +153,7 @@ async def sift(steps: Sequence[Step], messages: Sequence[Message]) -> Sifted:
             continue
         try:
             result = refused(message) or await before(steps, message)
-        except Exception as error:  # a failed try of this message only
+        except Exception as error:  # a failed attempt of this message only
             result = Nak(error=of_raised(error))
         if result is None:
             sifted.shown.append(message)

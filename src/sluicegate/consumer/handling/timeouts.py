@@ -4,8 +4,8 @@
    may be overdue. So a handler is cancelled after its timeout, at most one period late.
 2. No time is recorded when a handler begins. Its time starts with the first sample that finds it
    running, so it is never found overdue early.
-3. A turn is identified by a message and its number of failed tries, or by a batch. A retry in the
-   same worker is therefore a new turn. `in_progress` restarts a turn's time.
+3. A turn is identified by a message and its number of failed attempts, or by a batch. A retry in
+   the same worker is therefore a new turn. `in_progress` restarts a turn's time.
 4. A handler that ignores its cancellation for `GRACE` seconds is reported once. It keeps its worker
    and its key until it ends.
 5. A sample that is late by more than `BLOCKED` seconds means that the event loop was blocked, most
@@ -221,5 +221,5 @@ def messages_of(turn: Message | list[Message] | None) -> list[Message]:
 
 
 def _tries(running: Message | list[Message]) -> int:
-    """Return the number of failed tries; a batch is a new list each time."""
+    """Return the number of failed attempts; a batch is a new list each time."""
     return 0 if isinstance(running, list) else running.attempts.failed

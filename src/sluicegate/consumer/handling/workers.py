@@ -15,7 +15,7 @@
    started a task.
 6. A message whose record could not be decoded is settled without the handler.
 7. A handler that lacks something, such as a schema, is called again when it is loaded. Any other
-   exception of a handler is a failed try. `KeyboardInterrupt` and `SystemExit` also end the
+   exception of a handler is a failed attempt. `KeyboardInterrupt` and `SystemExit` also end the
    consumer, which raises them after its drain.
 """
 

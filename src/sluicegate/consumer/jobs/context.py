@@ -1,14 +1,14 @@
 """One event: the argument of its handler, its turns, and what a turn leaves for its end.
 
 1. An event has one turn for its handler and one for each finaliser. A turn may leave one job, which
-   it must return (`Pending`); otherwise the job would be lost. Between two turns the event is *out*,
-   and then *waits* to be finalised. `EventTurn` is the only record of this.
+   it must return (`Pending`); otherwise the job would be lost. Between two turns the event is
+   *out*, and then *waits* to be finalised. `EventTurn` is the only record of this.
 2. A turn collects the items that it forwards through a batcher. They are submitted at its end, in
    order; a turn that fails forwards nothing.
 3. An event whose handlers and finalisers have ended is complete when all its forwarded items have
    arrived. Until then it has no turn, and the position does not pass it.
-4. A refused item fails the event, in a finaliser with its own tries. Each further try submits the
-   item again; no handler is repeated.
+4. A refused item fails the event, in a finaliser with its own attempts. Each further attempt
+   submits the item again; no handler is repeated.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class ForwardedItems:
         """Items of the current turn."""
         self.sent: list[tuple[Any, ForwardReceipt]] = []
         self._again: list[Any] = []
-        """Refused items, for the next try of the event."""
+        """Refused items, for the next attempt of the event."""
         self._watch: asyncio.Task[None] | None = None
 
     async def submit(self, batcher: TakesForwarded) -> None:
@@ -318,7 +318,7 @@ class ForwardedItems:
         self._again = []
 
     def refuse(self) -> None:
-        """Raise the error of the first refused item. All refused items are for the next try."""
+        """Raise the error of the first refused item. All refused items are for the next attempt."""
         refused, self.sent = self.sent, []
         self._again = [item for item, _ in refused]
         try:

@@ -6,7 +6,7 @@ Three tasks serve events whose state is stored with the position:
 
 2. The state of a new claim is read before anything is fetched for it; failed reads are repeated.
 3. When too many changes of a partition wait to be stored, its lane is held: finalisers still begin,
-   but no later event does. The events inside complete and are committed, and then the lane
+   but no later event does. Pending events complete and are committed, and then the lane
    continues.
 4. If a claim has lost its position and its source does not end it within `LOST_MOST` seconds, it is
    replaced by a new claim, which reads the state again: the loss was an error, such as a
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sluicegate.consumer")
 LOOK_EVERY = 1.0
-"""Seconds between two looks at held lanes and lost positions."""
+"""Interval in seconds between two checks of held lanes and lost positions."""
 LOST_MOST = 10.0
 """Seconds: longer than a live group member takes to learn of a rebalance."""
 _REPLACED = (

@@ -3,8 +3,8 @@
 1. An event runs in the order of its partition (or of its key): first its handler, then, after its
    jobs, its finalisers. They never run concurrently. An event whose last job has no finaliser is
    complete with its job, without another turn.
-2. An event whose handler returns `Incomplete` ends its turn. It stays inside, and the position does
-   not pass it, until a finaliser returns a result that completes it.
+2. An event whose handler returns `Incomplete` ends its turn. It stays pending, and the position
+   does not pass it, until a finaliser returns a result that completes it.
 3. A job without room holds the lane of its event: no later event begins, but finalisers do.
 4. An event that fails in a finaliser is retried from that finaliser. Events handled behind it
    meanwhile came after its handler, and are not repeated.
@@ -59,7 +59,7 @@ class KeepsKeys(Protocol):
         ...
 
     def has_key(self, key: Hashable) -> bool:
-        """Return whether a job or an item of a key is inside."""
+        """Return whether a job or an item of this key is pending."""
         ...
 
 

@@ -77,7 +77,7 @@ class Interjector:
 
 
 class InterjectionCount:
-    """The number of interjections inside, and of those that have ended."""
+    """The number of pending interjections, and of those that have ended."""
 
     def __init__(self) -> None:
         self.inside = 0

@@ -3,8 +3,8 @@
 1. An event adds a group of items, and ends its turn. Its callback runs once, in a new turn of the
    event, after all its items were executed.
 2. Items wait for at most `delay`. A batch has at most `max_batch_size` items, and at most
-   `max_concurrent_batches` run at once. It starts as soon as it is due and fewer run: when its last
-   item is added, when another batch ends, or by the timer of an incomplete one.
+   `max_concurrent_batches` run concurrently. It starts as soon as it is due and fewer run: when its
+   last item is added, when another batch ends, or by the timer of an incomplete one.
 3. If the executor raises, the items of its batch without their own error fail; the callbacks run
    nevertheless. With a retry policy, it is repeated for these items first, and their keys stay busy
    meanwhile. Items whose claims have ended are not executed again.
@@ -66,13 +66,13 @@ class ItemBatcher:
         execute: a function of a list of `BatchItem`s, async, or plain to run in a thread. It stores
             the result of an item in its `error` and `user_data`.
         max_batch_size: the maximum number of items of a batch.
-        max_concurrent_batches: the maximum number of batches executed at once; default 10.
+        max_concurrent_batches: the maximum number of batches executed concurrently; default 10.
         delay: seconds that an item waits for others; default 0.005.
-        max_items: the maximum number of items inside; default: twice the items of all running
+        max_items: the maximum number of pending items; default: twice the items of all running
             batches, at least 10,000.
         retry: the attempts and waits of an execution that raises. Meanwhile its items keep their
             keys and count in `max_concurrent_batches`. Items that have an `error` are not executed
-            again; the others get the error of the last try. Default: one try.
+            again; the others get the error of the last attempt. Default: one attempt.
         debug: as for `JobScheduler`.
         name: the name in messages.
 
@@ -147,7 +147,7 @@ class ItemBatcher:
         return 0 if self._run is None else self._run.former.inside
 
     def has_key(self, key: Hashable) -> bool:
-        """Return whether an item of a key is inside."""
+        """Return whether an item of this key is pending."""
         return self._run is not None and self._run.former.has_key(accepted(key))
 
     def __repr__(self) -> str:
@@ -303,7 +303,7 @@ class BatchRun:
             check_returned_nothing(returned, "execute", _RULE)
 
     async def _tried(self, items: Sequence[BatchItem], state: RetryState) -> None:
-        """Execute items until that succeeds, there are no more tries, or no item is left to
+        """Execute items until that succeeds, there are no more attempts, or no item is left to
         execute. Raises the last error.
         """
         while True:

@@ -52,8 +52,9 @@ class BatchItem(Entry):
         return self.group.context.message.claim.is_closed
 
     def end(self) -> BatchItems | None:
-        """Record that it was executed; return its group if it was the last item. The reference to
-        the group is removed, so that no reference cycle is left to the garbage collector.
+        """Record that the item was executed; return its group if it was the group's last item. The
+        reference to the group is removed, so that no reference cycle is left to the garbage
+        collector.
         """
         group = self.group
         del self.group

@@ -162,7 +162,7 @@ class JobRun:
                 self._is_waking = False
 
     async def _processed(self, job: Job) -> BaseException | None:
-        """Run the processor until it succeeds, has no more tries, or its claim has ended; return
+        """Run the processor until it succeeds, has no more attempts, or its claim has ended; return
         its last error, for the finaliser. A cancellation ends the job, not the worker.
         `KeyboardInterrupt` and `SystemExit` also end the consumer.
         """
@@ -222,7 +222,7 @@ class JobRun:
         return complete
 
     def close(self) -> None:
-        """Cancel the workers; the jobs inside are left."""
+        """Cancel the workers; pending jobs are left."""
         self.is_closed = True
         for task in [*self._workers]:
             task.cancel()
@@ -291,7 +291,7 @@ class Job(Entry, Pending):
 
 
 class JobQueue:
-    """The jobs inside a scheduler."""
+    """The pending jobs of a scheduler."""
 
     def __init__(self, max_keys: int, max_per_key: int) -> None:
         self.ready: deque[Job] = deque()
@@ -307,7 +307,7 @@ class JobQueue:
 
     @property
     def key_count(self) -> int:
-        """Number of keys with a job inside."""
+        """Number of keys with a pending job."""
         return len(self._lanes)
 
     @property
@@ -316,11 +316,11 @@ class JobQueue:
         return len(self._crowd)
 
     def has_key(self, lane_key: Hashable) -> bool:
-        """Return whether a job of a key is inside."""
+        """Return whether a job of this key is pending."""
         return lane_key in self._lanes.active
 
     def limit(self, max_keys: int, max_per_key: int) -> None:
-        """Change the limits from now on; jobs inside stay."""
+        """Change the limits from now on; pending jobs stay."""
         self.max_keys, self.max_per_key = max_keys, max_per_key
 
     def offer(self, job: Job) -> bool:

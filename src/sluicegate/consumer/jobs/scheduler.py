@@ -94,11 +94,11 @@ class JobScheduler(Generic[K, V]):
             stage. Default: the event is complete, even if the job failed.
         kind: sets the three limits for a kind of work: `"compute"`, `"fast_network"`,
             `"slow_network"` (the default) or `"wide_network"`.
-        concurrency: the maximum number of jobs that are processed at once.
-        max_keys: the maximum number of keys with jobs inside; an event of another key waits.
+        concurrency: the maximum number of jobs that are processed concurrently.
+        max_keys: the maximum number of keys with pending jobs; an event of another key waits.
         max_per_key: the maximum number of jobs of a key that wait behind the running one.
         retry: the attempts and waits of a failed job. Meanwhile the job keeps its key and counts in
-            `concurrency`; the finaliser gets the error of the last try. Default: one try.
+            `concurrency`; the finaliser gets the error of the last attempt. Default: one attempt.
         debug: whether to refuse an event that is completed without a job while the scheduler has a
             job of its record's key, since the event would overtake earlier events of the key.
         name: the name in messages and in `explain()`.
@@ -177,7 +177,7 @@ class JobScheduler(Generic[K, V]):
         max_keys: int | None = None,
         max_per_key: int | None = None,
     ) -> None:
-        """Change limits from now on; jobs inside stay. Raises `ConfigError` for a bad value."""
+        """Change limits from now on; pending jobs stay. Raises `ConfigError` for a bad value."""
         bounds = (
             self._concurrency if concurrency is None else checks.count("concurrency", concurrency),
             self._max_keys if max_keys is None else checks.count("max_keys", max_keys),
@@ -197,7 +197,7 @@ class JobScheduler(Generic[K, V]):
         )
 
     def has_key(self, key: Hashable) -> bool:
-        """Return whether a job of a key is inside."""
+        """Return whether a job of this key is pending."""
         return self._run is not None and self._run.queue.has_key(accepted(key))
 
     def __repr__(self) -> str:

@@ -3,7 +3,7 @@
 1. A store belongs to one claim of one partition. It is used only in the partition's turns, which
    never run concurrently, so it needs no lock.
 2. It is opened before the first event of the claim is handled, and dropped when the claim ends. A
-   failed opening is retried, and does not count as a failed try of an event.
+   failed opening is retried, and does not count as a failed attempt of an event.
 3. Keys are text, and values are any objects that the backend can store. `range` uses the order of
    the text.
 
@@ -49,7 +49,7 @@ class StateStore(Protocol):
     """The state of one partition."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key."""
+        """Return the value of a key; `default` if there is none."""
         ...
 
     def put(self, key: str, value: Any) -> None:
@@ -98,7 +98,9 @@ class MemoryStore:
         self._sorted: list[str] | None = None
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key. Raises `ConfigError` for a key that is not text."""
+        """Return the value of a key; `default` if there is none. Raises `ConfigError` for a key
+        that is not text.
+        """
         value = self._entries.get(key, _ABSENT)
         if value is not _ABSENT:
             return value
@@ -160,7 +162,7 @@ class MemoryState:
         return self.stores.setdefault(partition, MemoryStore())
 
     def close(self, partition: TopicPartition) -> None:
-        """Drop the store, unless it is kept."""
+        """Drop the partition's store, unless the state has `keep=True`."""
         if not self._keep:
             self.stores.pop(partition, None)
 

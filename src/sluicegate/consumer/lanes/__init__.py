@@ -1,4 +1,5 @@
-"""The order of the messages inside a consumer, and the room for them. No clock, no task, no I/O.
+"""The order of a consumer's unsettled messages, and the capacity for them. No clock, no task, no
+I/O.
 
 `keys` determines the lane of a record, `window` whether there is room for it. `schedule` holds the
 messages: ready, backing off, blocked, or waiting in their lanes; `held` the keys that do not

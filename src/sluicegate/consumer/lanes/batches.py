@@ -149,7 +149,7 @@ class BatchFormer:
         )
 
     def close(self) -> None:
-        """Seal the open batch if it is full; forget it if it is empty."""
+        """Seal the open batch if it is full; drop it if it is empty."""
         batch = self._open[0]
         if len(batch.messages) >= self._limits.size:
             self._seal(batch)

@@ -5,7 +5,7 @@ Parked keys:
 1. A parked key is *held* in its lanes: none of its records starts, and later records wait in its
    lane until they are written to the park store.
 2. Its records are written or replayed one at a time; each such step is a turn of the key.
-3. A key is parked here while its scope is claimed. It is forgotten with the last claim of the
+3. A key is parked here while its scope is claimed. It is dropped with the last claim of the
    scope, and the next owner reads it from the store.
 
 Keys with more waiting records than `max_per_key`:
@@ -240,7 +240,7 @@ class CompletedJobs:
         return [message for message, context in self._all() if context.turn.waits]
 
     def _all(self) -> tuple[tuple[Message, EventContext], ...]:
-        """Return a snapshot, also for other threads."""
+        """Return a snapshot, which other threads may use."""
         return tuple(self.contexts.items())
 
     def come_in(self, context: EventContext) -> bool:

@@ -1,8 +1,8 @@
 """The message passed to a handler: a record, its claim, and its place in its lane.
 
 `handle_again` replays one record from its dead letter, outside a consumer. The message is like one
-of a consumer: its first attempt, in its own claim. There is one try, without a commit and without a
-timeout.
+of a consumer: its first attempt, in its own claim. There is one attempt, without a commit and
+without a timeout.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Message(Entry):
 
     @property
     def attempts(self) -> Attempts:
-        """Failed tries so far, in this process."""
+        """Failed attempts so far, in this process."""
         return self.claim.attempts.get(self.index, NEVER_FAILED)
 
     @property
@@ -173,8 +173,8 @@ class Message(Entry):
 
     @property
     def attempt(self) -> int:
-        """Number of this try, from 1. It restarts in another process, unless the source counts
-        deliveries or tries (JetStream, a queue in PostgreSQL).
+        """Number of this attempt, from 1. It restarts in another process, unless the source counts
+        deliveries or attempts (JetStream, a queue in PostgreSQL).
         """
         return self.attempts.failed + 1
 

@@ -62,7 +62,7 @@ class BackingOff(NamedTuple):
 
 
 class Schedule:
-    """The messages inside a consumer, and the order in which they are handled."""
+    """The unsettled messages of a consumer, and the order in which they are handled."""
 
     message_type: type[Message] = Message
 
@@ -92,7 +92,7 @@ class Schedule:
         """Sizes of records, and the errors of records without a size."""
         self._lanes: dict[Hashable, Lanes[Message]] = {}
         self.has_undecodable = False
-        """Whether a message inside may have a record that could not be decoded, or be cancelled
+        """Whether an unsettled message may have a record that could not be decoded, or be cancelled
         (`refused`).
         """
 
@@ -340,7 +340,7 @@ class Schedule:
         return True
 
     def acknowledge_all(self, batch: Sequence[Message]) -> bool:
-        """As `acknowledge`, for all messages of the turns of their keys.
+        """Like `acknowledge`, for all messages of the turns of their keys.
 
         Returns false, and changes nothing, if one of them is settled or its claim has ended.
         """
@@ -409,7 +409,7 @@ class Schedule:
         self._start(message)
 
     def _start(self, message: Message) -> None:
-        """Begin the next try of a message."""
+        """Begin the next attempt of a message."""
         self.ready.append(message)
 
     def take_blocked(self, message: Message) -> None:
@@ -417,7 +417,7 @@ class Schedule:
         del self.blocked[message]
 
     def refuse_some(self) -> None:
-        """Note that some messages inside may be cancelled."""
+        """Note that some messages may be cancelled."""
         self.has_undecodable = True
 
     def replay(self, message: Message) -> None:
@@ -453,7 +453,7 @@ class Schedule:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether every message inside is blocked, or waits behind a blocked one."""
+        """Whether every unsettled message is blocked, or waits behind a blocked one."""
         behind = [message.claim.lanes.length(message.lane_key) for message in self.blocked]
         return self.window.messages == len(self.blocked) + sum(behind)
 
@@ -553,7 +553,7 @@ class Broken(NamedTuple):
 
 
 class Admitted(NamedTuple):
-    """The number of admitted records, and the broken messages among them."""
+    """The number of admitted records, and those among them that could not be decoded."""
 
     taken: int
     broken: list[Broken]

@@ -1,4 +1,4 @@
-"""The number and size of the records inside a consumer. Pure.
+"""The number and size of the unsettled records of a consumer. Pure.
 
 1. A record is inside from its delivery until it is settled: queued, running, batched or backing
    off.
@@ -30,7 +30,8 @@ _value = attrgetter("value")
 
 
 class Window:
-    """The messages and bytes inside, compared with the limits `max_messages` and `max_bytes`.
+    """The unsettled messages and their bytes, compared with the limits `max_messages` and
+    `max_bytes`.
 
     Raises `ConfigError` for limits below 1.
     """
@@ -55,11 +56,11 @@ class Window:
         self.released = 0
         """Number of messages removed by `release`."""
         self.bytes = 0
-        """Bytes inside."""
+        """Bytes of unsettled messages."""
 
     @property
     def messages(self) -> int:
-        """Messages inside."""
+        """Unsettled messages."""
         return self._taken - self.released
 
     def __repr__(self) -> str:
@@ -80,7 +81,7 @@ class Window:
 
     def give(self, messages: int, size: int) -> None:
         """Remove messages with a total of `size` bytes. Raises `ValueError`, and changes nothing,
-        if there are fewer inside.
+        if there are fewer.
         """
         if not 0 <= messages <= self.messages or not 0 <= size <= self.bytes:
             message = f"give({messages}, {size}) of {self!r}"
@@ -89,14 +90,14 @@ class Window:
         self.bytes -= size
 
     def release(self, size: int) -> None:
-        """Remove one message that is inside. Like `give`, but unchecked, since it runs once per
+        """Remove one unsettled message. Like `give`, but unchecked, since it runs once per
         message.
         """
         self.released += 1
         self.bytes -= size
 
     def release_all(self, messages: int, size: int) -> None:
-        """As `release`, for several messages with a total of `size` bytes."""
+        """Like `release`, for several messages with a total of `size` bytes."""
         self.released += messages
         self.bytes -= size
 

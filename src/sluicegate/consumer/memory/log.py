@@ -47,7 +47,7 @@ class MemoryLog:
         partitions: partitions that exist without records.
         group: the name of the consumer group.
 
-    Records may be added while consumers run; a waiting source delivers them at once.
+    Records may be added while consumers run; a waiting source delivers them immediately.
     """
 
     def __init__(
@@ -87,7 +87,8 @@ class MemoryLog:
     ) -> Record:
         """Append a record at the next offset; return the record.
 
-        With `undecodable`, it is a record that a source cannot decode because of this error.
+        With `undecodable`, the source delivers it as a record that could not be decoded because of
+        this error.
         """
         end = self.end(TopicPartition(topic, partition))
         read = (topic, partition, end, key, value, headers, timestamp)

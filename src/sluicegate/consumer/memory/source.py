@@ -53,7 +53,7 @@ class MemorySource:
             one.
         ends: whether the source ends when all records are delivered; otherwise it waits for more.
             The log must have a partition when the source is opened, which may be empty.
-        chunk: the most records of one partition in a fetch.
+        chunk: the maximum number of records of one partition in a fetch; default 500.
         ack_wait: seconds after which a delivered record is redelivered, unless a stored position
             has passed it or it was extended; `None`: never.
         commit_seconds: duration of a commit.
@@ -62,7 +62,7 @@ class MemorySource:
         clock: the source of time.
 
     Raises `ConfigError` for a bad argument. Used by one consumer, on one loop. The methods for
-    tests return at once, except `revoke` and `give`.
+    tests return immediately, except `revoke` and `give`.
     """
 
     capabilities = SourceCapabilities(
@@ -294,7 +294,7 @@ class MemorySource:
             self._end(claims)
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
-        """Remove these partitions from the consumer at once, without a commit."""
+        """Remove these partitions from the consumer immediately, without a commit."""
         self._end_pending(partitions)
         self._end(self._claims_of(partitions))
 
@@ -339,15 +339,15 @@ class MemorySource:
 
         Args:
             error: the exception that the commit raises.
-            stored: whether the positions are stored. True with an error is a lost answer; false
-                without one is the answer that nothing is stored. Default: true unless there is an
-                error.
+            stored: whether the positions are stored. True with an error simulates a lost response;
+                false without one, a response that nothing was stored. Default: true unless there is
+                an error.
             seconds: duration of the commit.
         """
         self._script.add_commit(error, stored, seconds)
 
     def script_fetch(self, error: BaseException) -> None:
-        """Script an error for the next fetch; a waiting fetch raises it at once."""
+        """Script an error for the next fetch; a waiting fetch raises it immediately."""
         self._script.add_fetch(error)
         self._news.fire()
 

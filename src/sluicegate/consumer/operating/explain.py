@@ -3,7 +3,7 @@
 1. The oldest unfinished message determines the position of its partition. If it waits in a lane,
    the cause is the message that occupies its key, possibly in another partition.
 2. Nothing is fetched while the partition is paused or being revoked, the window is full, or the
-   source reports trouble.
+   source reports a problem.
 3. An explanation costs a few passes over the window, and changes nothing.
 4. Ages are found by sampling: no time is recorded when a message begins. An age is therefore a
    minimum, less than one sampling period too short.
@@ -80,7 +80,7 @@ class Explanation:
 
     name: str
     messages: int
-    """Number of messages inside."""
+    """Number of unsettled messages."""
     causes: tuple[WaitCause, ...]
     """Causes that affect the whole consumer."""
     partitions: tuple[PartitionExplanation, ...]
@@ -277,7 +277,7 @@ class Samples:
         self.taken_at = 0.0
 
     def take(self, now: float, busy: Iterable[Standing], claims: Iterable[Claim]) -> None:
-        """Record the states of messages and positions at `now`; forget all others."""
+        """Record the states of messages and positions at `now`; drop all others."""
         self._messages = {
             standing.message: self._seen(standing.message, standing.reason, now)
             for standing in busy
@@ -288,7 +288,7 @@ class Samples:
             if claim in self._heads and self._heads[claim][0] == head:
                 since = self._heads[claim][1]
             heads[claim] = head, since
-        self._heads, self.taken_at = heads, now  # assigned at once, since other threads read them
+        self._heads, self.taken_at = heads, now  # assigned together, since other threads read them
 
     def _seen(self, message: Message, reason: WaitReason, now: float) -> Seen:
         seen = self._messages.get(message)

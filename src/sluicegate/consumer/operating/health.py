@@ -5,7 +5,7 @@
 | is not open, or does not run yet | no | yes |
 | runs, without an assignment so far | no | yes |
 | runs, and its source has assigned partitions with their positions (perhaps none) | yes | yes |
-| has a source that reports trouble | no | yes |
+| has a source that reports a problem | no | yes |
 | drains | no | yes |
 | has failed | no | no |
 | has ended | no | no |
@@ -215,6 +215,6 @@ class LagSampler:
         try:
             async with clock.timeout_at(clock.now() + WITHIN):
                 return await lags_of(self._places)
-        except Exception as error:  # the source reports its trouble itself
+        except Exception as error:  # the source reports its problem itself
             log_safely(logger, logging.DEBUG, _FAILED, name, for_log(error))
             return {}

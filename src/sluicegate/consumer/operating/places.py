@@ -1,4 +1,4 @@
-"""The place of each message inside a consumer.
+"""The place of each unsettled message of a consumer.
 
 1. Each message is in exactly one place: in a worker, in the task of a write, waiting for `settle()`
    or for a job, blocked, backing off, ready, in a batch that no worker has taken yet, or in its
@@ -60,7 +60,7 @@ class Places:
     committer: Committer
 
     def standings(self) -> Iterator[Standing]:
-        """Yield every message inside once; at most one window of them."""
+        """Yield every unsettled message once; at most one window of them."""
         schedule = self.schedule
         yield from self.busy()
         for due, entry in schedule.retries:
@@ -89,7 +89,7 @@ class Places:
             yield Standing(message, WaitReason.BLOCKED, error=error)
 
     def oldest_of(self, claims: Collection[Claim]) -> dict[Claim, Standing]:
-        """Return the standing of the oldest unfinished message of each claim that has one inside.
+        """Return the state and place of the oldest unfinished message of each claim that has one.
 
         Costs a pass over the window.
         """
@@ -102,7 +102,7 @@ class Places:
         return found
 
     def holders_of(self, queued: Collection[Message]) -> dict[Message, Standing]:
-        """Return the standing of the message that occupies the key of each of these queued
+        """Return the state and place of the message that occupies the key of each of these queued
         messages.
         """
         by_lane: dict[tuple[int, object], list[Message]] = {}

@@ -293,8 +293,8 @@ async def serve_probes(
 
     Args:
         consumers: the consumers to probe, at least one.
-        host: the address to listen on. Every client that reaches it can read keys of records by
-            `?verbose`.
+        host: the address to listen on; default `127.0.0.1`. Every client that reaches it can read
+            keys of records by `?verbose`.
         port: 0 selects a free port; default 8080.
         restart_when_stalled: as for `probes`.
         registry: as for `probes`.

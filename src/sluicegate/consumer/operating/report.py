@@ -47,7 +47,7 @@ class BlockedMessage:
     key: object
     """The key that determines its order, as passed to `unblock`."""
     attempts: int
-    """Number of its failed tries."""
+    """Number of its failed attempts."""
     error: BaseException
     """The reason why it is blocked."""
 

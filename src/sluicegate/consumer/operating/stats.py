@@ -4,9 +4,10 @@
 2. Samples are taken once per period, and cost nothing per message. While the consumer is empty, the
    source is queried for its ends four times per `stall_after`, so that a consumer that fetches
    nothing is detected too.
-3. A consumer is stalled if nothing was settled for `stall_after` seconds despite work. A failed try
-   is not progress. Time counts only while there is work: a message inside, or a record behind the
-   position in a partition that may be fetched from. A stall ends with progress, or without work.
+3. A consumer is stalled if nothing was settled for `stall_after` seconds despite work. A failed
+   attempt is not progress. Time counts only while there is work: an unsettled message, or a record
+   behind the position in a partition that may be fetched from. A stall ends with progress, or
+   without work.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _STATES: Mapping[tuple[bool, bool], State] = {
 
 @dataclass(frozen=True, slots=True)
 class InFlightStats:
-    """Messages inside a consumer. The counts of all places add up to `messages`."""
+    """Unsettled messages of a consumer. The counts of all places add up to `messages`."""
 
     messages: int
     bytes: int
@@ -283,7 +284,7 @@ class Sampler:
             log_safely(logger, logging.INFO, _MOVES, self._name)
 
     async def _has_work(self) -> bool:
-        """Return whether messages are inside, or the source has more."""
+        """Return whether there are unsettled messages, or the source has more."""
         inside = self._inside()
         if inside or self._settled() != self.stalls.settled:
             self._has_backlog, self._ask_at = False, -math.inf
@@ -295,7 +296,7 @@ class Sampler:
         return self._has_backlog
 
     def _inside(self) -> int:
-        """Return the number of messages inside, without interjections as long as these end: they
+        """Return the number of unsettled messages, without interjections as long as these end: they
         are progress, but not that of records.
         """
         inside, jobs = self._places.schedule.window.messages, self._places.settler.jobs
@@ -310,7 +311,7 @@ class Sampler:
         try:
             async with self._clock.timeout_at(self._clock.now() + ENDS_WITHIN):
                 lags = await lags_of(self._places)
-        except Exception as error:  # the source reports its trouble itself
+        except Exception as error:  # the source reports its problem itself
             log_safely(logger, logging.DEBUG, _NO_ENDS, self._name, for_log(error))
             return self._has_backlog
         fetched = [claim.partition for claim in claims if not claims.is_paused(claim)]

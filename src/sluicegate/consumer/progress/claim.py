@@ -7,7 +7,7 @@
 3. With a source that settles records individually, a claim tracks which settled records were
    reported, and makes no maps.
 4. Attempts are counted per delivery index, and only for messages that have failed: a message that
-   succeeds at once costs nothing here.
+   succeeds immediately costs nothing here.
 5. If state is stored with the position, the state limits the position, and there is no map: events
    beyond the position run again.
 """
@@ -59,19 +59,19 @@ class StateOfClaim(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Failed tries of one message. Times are the clock's monotonic seconds."""
+    """Failed attempts of one message. Times are the clock's monotonic seconds."""
 
     failed: int = 0
-    """Number of all failed tries."""
+    """Number of all failed attempts."""
     counted: int = 0
-    """Number of failed tries that use up the policy's attempts."""
+    """Number of failed attempts that count against the policy's limit."""
     first_at: float = 0.0
     outage_since: float | None = None
     """Time of the first of the uninterrupted uncounted failures."""
     outages: float = 0.0
     """Total duration of earlier series of uncounted failures, in seconds."""
     error: BaseException | None = None
-    """The error of the last try."""
+    """The error of the last attempt."""
     batch_limit: int = 0
     """Maximum size of the next batch with this message, after a larger batch failed; 0: no
     limit.
@@ -180,11 +180,11 @@ class Claim:
         self.is_closing = True
 
     def end(self) -> None:
-        """End the claim: from now on nothing of it is committed."""
+        """End the claim: from now on none of its positions is committed."""
         self.is_closing = self.is_closed = True
 
     def count_failures(self, tries: int, now: float) -> None:
-        """Count failed tries of the next record that were made in earlier claims."""
+        """Count failed attempts of the next record that were made in earlier claims."""
         self.attempts[self.tracker.next_index] = Attempts(tries, tries, now)
 
     def limit_batch(self, index: int, most: int) -> None:
@@ -279,7 +279,7 @@ class Claim:
     def unsettled(
         self, records: Sequence[SourceRecord], sizes: Sequence[int], indices: Sequence[int]
     ) -> tuple[list[SourceRecord], list[int], list[int]]:
-        """Return the records that no earlier claim has settled; settle the others at once."""
+        """Return the records that no earlier claim has settled; settle the others immediately."""
         left: list[tuple[SourceRecord, int, int]] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
             if self.replay.skips(record.offset):

@@ -1,9 +1,9 @@
 """The claims of this process, which its source begins and ends.
 
-1. A revoke closes the claims. Their queued messages leave at once; running ones are cancelled at
-   the deadline. The source then commits the positions of that moment.
-2. A loss ends the claims at once. Messages that still run keep their keys until they end, and are
-   not settled.
+1. A revoke closes the claims. Their queued messages leave immediately; running ones are cancelled
+   at the deadline. The source then commits the positions of that moment.
+2. A loss ends the claims immediately. Messages that still run keep their keys until they end, and
+   are not settled.
 3. A pause belongs to the partition, not to the claim: a partition that is assigned again is still
    paused.
 4. Claims take turns at being fetched from.

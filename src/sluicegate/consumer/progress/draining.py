@@ -1,7 +1,7 @@
 """The end of all activity in claims: no message is queued or running.
 
-1. Messages that are queued, back off or are blocked leave at once. Messages that wait for a manual
-   settle leave at the deadline.
+1. Messages that are queued, back off or are blocked leave immediately. Messages that wait for a
+   manual settle leave at the deadline.
 2. Running handlers and writes are cancelled at the deadline, and then have `GRACE` seconds to end.
    A handler that ignores its cancellation is deaf: it is reported, and keeps its key.
 3. A message that its source has cancelled ends alone: its handler is cancelled, or does not begin.
@@ -75,7 +75,7 @@ class Drainer:
         With `keep_batch`, the batch being formed stays, and is handled. With `keep_jobs`, events
         that only need to be finalised stay, except failed ones and later ones of their keys.
         """
-        claims = frozenset(claims)  # each message inside is looked up
+        claims = frozenset(claims)  # each unsettled message is looked up
         if keep_jobs:
             entries = [entry.message for _, entry in self._schedule.retries]
             for message in [*entries, *self._schedule.blocked]:

@@ -140,7 +140,7 @@ class Poller:
                 rest = fetched._replace(records=records[admitted.taken :])
                 self._fetched.appendleft(rest._replace(failed=0) if admitted.taken else rest)
                 if admitted.taken:
-                    continue  # settled ones take no room; perhaps no message inside can make any
+                    continue  # settled ones take no room; perhaps no unsettled message can make any
                 break
             claim.advance(fetched.next_offset)
         if self._poison.parker is not None:
@@ -243,7 +243,7 @@ class Committer:
     async def commit(self, *, closing: bool = False) -> None:
         """Commit new positions. Raises the source's error; a later commit uses newer positions.
 
-        Suspends until the source has answered. A cancelled commit may have been stored.
+        Suspends until the source has responded. A cancelled commit may have been stored.
         """
         async with self._lock:
             new = self._new(closing=closing)

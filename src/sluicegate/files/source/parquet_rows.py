@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from .readers import FileBytes
 
 BATCH = 1_000
-"""The most rows to decode at once."""
+"""Maximum number of rows to decode in one call."""
 BATCH_BYTES = 4 << 20
-"""The most bytes to decode at once, estimated by the mean row size of the file."""
+"""Maximum number of bytes to decode in one call, estimated by the mean row size of the file."""
 BUFFER = 1 << 20
-"""Bytes of a column to read at once, regardless of the size of its row group."""
+"""Bytes of a column to read in one call, regardless of the size of its row group."""
 _NONE: list[Any] = []
 _ERRORS: tuple[type[Exception], ...] = (BrokenFile, pa.ArrowException, OSError)
 

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 20
 """Size of a chunk in bytes of rows."""
 PASSED_BYTES = 64 << 20
-"""The most bytes to skip in one call on the way to the first row, to keep a close fast."""
+"""Maximum number of bytes to skip in one call on the way to the first row, to keep a close fast."""
 BOM = b"\xef\xbb\xbf"
 _BUFFER = 1 << 16
 """Bytes of a buffer for decompressed content."""
 SHOWN = 5
-"""The most files that a message names."""
+"""Maximum number of files that a message names."""
 
 
 class UndecodableRow(NamedTuple):

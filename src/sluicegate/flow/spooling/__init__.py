@@ -4,6 +4,6 @@
   `sending`: the pipe from one to the other.
 - `running`: the loop's side of the files; `store`: the thread's side; `segment`: one file;
   `parked`: the file of items that cannot be delivered; `owner`: the locks on the folder.
-- `looks`: what the command line reads of a spool; `serving`: the socket of its owner.
+- `looks`: the views of the command line; `serving`: the socket of its owner.
 - `encoding`: items as bytes; `ranges`: sets of offsets.
 """

@@ -1,4 +1,6 @@
-"""The folder of a spool: its settings, what both of its ends share, and its files while it is open."""
+"""The folder of a spool: its settings, the state that both ends share, and its files while it is
+open.
+"""
 
 from __future__ import annotations
 

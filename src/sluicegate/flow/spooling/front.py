@@ -1,4 +1,4 @@
-"""A batcher with a spool: what it writes to, and the sender behind that."""
+"""A batcher with a spool: the sink that stores items, and the sender behind it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Spill = Literal["always", "when_full"]
 Wait = Literal["disk", "memory"]
 _COMMIT_ITEMS = 2000
-"""The most items of one commit."""
+"""Maximum number of items of one commit."""
 
 
 class Front:

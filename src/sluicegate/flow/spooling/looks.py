@@ -1,11 +1,11 @@
-"""Looks at a spool that change nothing: its numbers, and its items by page.
+"""Read-only views of a spool: its numbers, and its items by page.
 
-1. `answer` reads a running spool in its own thread, or a `DeadStore`, for the roles that it has: the
-   writer's file is the one to which items are appended, the sender's are the others.
+1. `answer` reads a running spool in its own thread, or a `DeadStore`, for the roles that it has:
+   the writer's file is the one to which items are appended, the sender's are the others.
 2. A `DeadStore` leaves the folder as it is, byte for byte, and takes no lock, so that an owner can
    start at any moment. A file without a log is opened as immutable. With a log, even a read-only
-   connection may create the index of the log beside it, or delete the log when it closes: so the file
-   and its log are copied to a temporary folder, and the copy is opened.
+   connection may create the index of the log next to it, or delete the log when it closes: so the
+   file and its log are copied to a temporary folder, and the copy is opened.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ ROLES = ("writer", "sender")
 PAGE_BYTES = 1 << 20
 WHY = ("parked_at", "error_type", "message", "attempts", "maybe_delivered")
 START = 60
-"""The most bytes of the start of a value."""
+"""Maximum number of bytes of the start of a value."""
 
 
 class DeadStore(Store):
-    """The files of the roles that no process has, opened for reading only."""
+    """The files of the roles that no process has, opened read-only."""
 
     def __init__(self, folder: Path, roles: Collection[str] = ROLES) -> None:
         writes, sends = (role in roles for role in ROLES)

@@ -1,4 +1,4 @@
-"""The owner of a spool's folder: one process writes to it, and one sends what is in it."""
+"""The owner of a spool's folder: one process writes items to it, and one sends them."""
 
 from __future__ import annotations
 

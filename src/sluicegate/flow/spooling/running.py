@@ -1,7 +1,7 @@
 """An open spool: the loop's side of its files.
 
-All calls of SQLite run in one thread. Works that arrive while it is busy are stored together, by the
-next call: a group commit.
+All SQLite calls run in one thread. Requests that arrive while it is busy are stored together, by
+the next call: a group commit.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class RunningSpool:
         return await self.call(self.store.read, start, most, room)
 
     async def close(self) -> None:
-        """Finish what was begun, and close the files."""
+        """Finish pending calls, and close the files."""
         if self._sealing is not None:
             self._sealing.cancel()
         if self._working is not None:

@@ -10,7 +10,7 @@
 4. A file is named by the offsets it may contain: `<first>.open.db` while items are appended to it,
    `<first>-<end>.db` afterwards.
 5. A damaged file is never deleted. Its readable items are copied, one by one, to a new file, and it
-   is kept beside that as `*.damaged`.
+   is kept next to that as `*.damaged`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Item(NamedTuple):
 
     @property
     def is_intact(self) -> bool:
-        """Whether the value is what was stored."""
+        """Whether the value equals the stored one."""
         return zlib.crc32(self.value) == self.crc
 
 
@@ -399,7 +399,7 @@ def rescue(path: Path, spool: str, end: int, *, durable: bool) -> Lost:
 
 
 def finish_rescue(path: Path) -> None:
-    """Put the copy of a damaged file in its place, and keep that one beside it."""
+    """Put the copy of a damaged file in its place, and keep that one next to it."""
     number = sum(1 for _ in path.parent.glob(f"{path.name}.*{DAMAGED}")) + 1
     kept = path.with_name(f"{path.name}.{number}{DAMAGED}")
     for name in (*beside(path), path):
@@ -502,7 +502,7 @@ def _unlink(path: Path) -> None:
 
 
 def beside(path: Path) -> Sequence[Path]:
-    """Return the files that SQLite may have beside a file."""
+    """Return the files that SQLite may have next to a file."""
     return [path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal")]
 
 

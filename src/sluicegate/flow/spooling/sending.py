@@ -118,7 +118,7 @@ class Sender:
             raise
 
     async def finish(self, until: float) -> None:
-        """Send what is left, with the retries and dead letters of its items; see
+        """Send the remaining items, with the retries and dead letters of its items; see
         `SpoolFront.finish`.
         """
         task, clock, running = self._task, self._setup.clock, self._running

@@ -2,9 +2,9 @@
 
 1. A socket in the folder, for its user only: `owner.sock`, or that of the only role of the process.
    A lock on the role is held, so a socket of the same name is stale.
-2. It is served by a thread, not by the loop: so a busy loop does not delay it, and virtual time does
-   not wait for it. The request is answered in the thread of the files.
-3. The request is a line of JSON, and the answer is JSON up to the end.
+2. It is served by a thread, not by the loop: so a busy loop does not delay it, and virtual time
+   does not wait for it. The request is answered in the thread of the files.
+3. The request is a line of JSON, and the response is JSON up to the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sinks at both ends of a spool: one stores items, one remembers the batches that it writes."""
+"""The sinks at both ends of a spool: one stores items, one keeps the batches that it writes."""
 
 from __future__ import annotations
 

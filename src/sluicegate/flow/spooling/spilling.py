@@ -1,16 +1,17 @@
 """The sink of a batcher that stores items only while its destination does not keep up.
 
-1. Batches take their turns in the order in which they were sealed. The first in line is written from
-   memory, if nothing is stored and a worker is free; otherwise it waits, or is stored.
-2. It is stored if memory is full, or the destination is away, or after half of a `flush_timeout`. It
-   waits if the sender has everything and will be done soon: otherwise a steady inflow would go
-   through the disk for ever.
+1. Batches take their turns in the order in which they were sealed. The first in line is written
+   from memory, if nothing is stored and a worker is free; otherwise it waits, or is stored.
+2. It is stored if memory is full, or the destination is unavailable, or after half of a
+   `flush_timeout`. It waits if the sender has everything and will be done soon: otherwise a steady
+   inflow would go through the disk forever.
 3. Before a batch is stored, all those that are being written from memory are *copied* to the spool.
    So their items precede later ones, whatever becomes of their writes: a copy is settled when its
    write has succeeded or was refused for good, and is the item itself otherwise.
-4. A copied batch that only waits in a backoff is released: its items are spooled. One whose write is
-   cut is copied in the time that it has to end. In a shutdown, no write from memory begins after half
-   of the time, and all are cut after three quarters: what they hold back can still be stored then.
+4. A copied batch that only waits in a backoff is released: its items are spooled. One whose write
+   is cut is copied in the time that it has to end. In a shutdown, no write from memory begins after
+   half of the time, and all are cut after three quarters: what they hold back can still be stored
+   then.
 5. Nothing is sent from the spool while a batch is being written from memory, and nothing is written
    from memory while the spool has items.
 """
@@ -217,8 +218,8 @@ class SpillSink(WrappingSink[Any]):
     # -- copies ------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Release batches that wait for the destination, also while no other one is in line, and cut
-        writes in a shutdown.
+        """Release batches that wait for the destination, even while no other one is in line, and
+        cut writes in a shutdown.
         """
         began: float | None = None
         while True:
@@ -324,7 +325,7 @@ class SpillSink(WrappingSink[Any]):
     async def _store_failed(
         self, writing: _Write, errors: dict[int, BaseException]
     ) -> dict[int, BaseException]:
-        """Store the items that failed because the destination is away."""
+        """Store the items that failed because the destination is unavailable."""
         batch, ahead = writing.batch, leaders(writing.batch, errors)
         away = [at for at in errors if self._is_of_destination(errors[ahead.get(at, at)])]
         away = [at for at in away if not isinstance(errors[ahead.get(at, at)], KeyStopped)]
@@ -338,7 +339,9 @@ class SpillSink(WrappingSink[Any]):
     async def _settle_copies(
         self, writing: _Write, errors: dict[int, BaseException]
     ) -> dict[int, BaseException]:
-        """Keep the copies of items that failed because the destination is away; settle the others."""
+        """Keep the copies of items that failed because the destination is unavailable; settle the
+        others.
+        """
         batch, copies = writing.batch, writing.copies or {}
         kept = [
             at for at, error in errors.items() if at in copies and self._is_of_destination(error)

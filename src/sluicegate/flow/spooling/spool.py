@@ -39,36 +39,39 @@ class Spool:
 
     `Batcher(sink, spool=Spool(path))` stores each item before it is sent; the outcome of `deliver`
     is then `spooled`. The items are sent by a pipe in the same process, at least once and in the
-    order of their keys, and also after a restart. `sink` and `source` are the two ends for
+    order of their keys, even after a restart. `sink` and `source` are the two ends for
     programs that only write or only send.
 
     Args:
         path: the folder. It is created; one process may write to it, and one may send from it.
-        max_bytes: about the most bytes on disk: a number, or text such as `"2GiB"`. Default: none.
-            A full spool makes producers wait, or refuses items, as `overflow` of the batcher says.
-        max_items: the most unsettled items. Default: no limit.
+        max_bytes: approximate maximum size on disk, in bytes: a number, or text such as `"2GiB"`.
+            Default: none. A full spool makes producers wait, or refuses items, as `overflow` of the
+            batcher says.
+        max_items: the maximum number of unsettled items. Default: no limit.
         max_age: seconds after which an item is no longer sent but parked. Default: no limit.
         segment_bytes: the size of a file, which is deleted when all its items are settled. Default:
             64 MiB, or an eighth of `max_bytes` if that is less.
-        sync_delay: seconds for which the first item waits for others to share one write to the disk;
-            default 5 ms. It does not wait if no other item is on its way.
+        sync_delay: seconds for which the first item waits for others to share one write to the
+            disk; default 5 ms. It does not wait if no other item is on its way.
         seal_every: in a process that only writes, seconds after which the first item of a file is
-            handed over to the process that sends. Closing hands over what is left.
-        durability: `"commit"`: an item is stored once the disk has confirmed it. `"os"`: once the
-            operating system has it, so that a kernel crash or a power cut may lose the last items.
-        spill: what is stored: `"always"`: every item. `"when_full"`: items are written from memory,
-            and stored only while memory is full, or the destination does not accept writes or has a
-            batch for half of a `flush_timeout`, and then until the sender has caught up. Items in
-            memory are lost with the process; `add` and `deliver` return as without a spool. Items
-            whose write was cut, or failed because the destination is away, are stored as well, so
-            that one of unknown outcome is written again.
-        wait: when `add` returns: `"disk"`: when the item is stored; `"memory"`: when it is accepted,
-            and it is stored soon. `try_add` always returns then. Only with `spill="always"`.
+            handed over to the process that sends. Closing hands over the remaining items.
+        durability: `"commit"` (default): an item is stored once the disk has confirmed it. `"os"`:
+            once the operating system has it, so that a kernel crash or a power cut may lose the
+            last items.
+        spill: which items are stored: `"always"` (default): every item. `"when_full"`: items are
+            written from memory, and stored only while memory is full, or the destination does not
+            accept writes or has a batch for half of a `flush_timeout`, and then until the sender
+            has caught up. Items in memory are lost with the process; `add` and `deliver` return as
+            without a spool. Items whose write was cut, or failed because the destination is
+            unavailable, are stored as well, so that one of unknown outcome is written again.
+        wait: when `add` returns: `"disk"` (default): when the item is stored; `"memory"`: when it
+            is accepted, and it is stored soon. `try_add` always returns then. Only with
+            `spill="always"`.
         encode: a function from an item to bytes. Default: bytes as they are, other items as JSON.
-        decode: a function of what was stored: of the bytes with `encode`, otherwise of the bytes or
-            the decoded JSON. Default: that is the item.
+        decode: a function of the stored value: of the bytes with `encode`, otherwise of the bytes
+            or the decoded JSON. Default: that is the item.
         poison: the treatment of items that cannot be delivered, as for a pipe. Default: they are
-            *parked*: moved to a file of their own in the folder.
+            *parked*: moved to a separate file in the folder.
 
     Raises `ConfigError` for a bad argument. Nothing is opened before the batcher, the sink or the
     source is.
@@ -144,8 +147,8 @@ class Spool:
         self._front: Front | None = None
 
     def sink(self) -> SpoolSink:
-        """Return the sink that stores items here, for a program that only writes, or that sends by a
-        pipe of its own.
+        """Return the sink that stores items here, for a program that only writes, or that sends
+        with its own pipe.
         """
         self._folder.take(writes=True)
         return SpoolSink(self._folder)
@@ -159,8 +162,9 @@ class Spool:
 
     @property
     def sender(self) -> Pipe:
-        """The pipe that sends what a batcher stores here: its `stats()`, `explain()` and actions.
-        After the batcher was closed, those of its end. Raises `ClosedError` before it was open.
+        """The pipe that sends the items that a batcher stores here: its `stats()`, `explain()` and
+        actions. After the batcher was closed, those of its end. Raises `ClosedError` before it was
+        open.
         """
         if self._front is None:
             raise ClosedError(f"{self!r} sends nothing; open its Batcher(sink, spool=...)")

@@ -50,9 +50,9 @@ _TOLD = (
     "are lost unless they were sent: %s. The damaged file is kept as *.damaged beside it"
 )
 LOOKS_EVERY = 0.5
-"""Seconds between looks for files of another process."""
+"""Interval in seconds between checks for files of another process."""
 MOST_CONNECTED = 16
-"""The most connections to files that are complete."""
+"""Maximum number of connections to files that are complete."""
 MOST_FILES = 64
 """Complete files of another process from which on a file is filled before the next one begins."""
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -67,7 +67,7 @@ class Work:
     keeps: Extent | None = None
     drops: Extent | None = None
     seals: bool = False
-    """Whether the file is sealed afterwards, so that another process sends what is in it."""
+    """Whether the file is sealed afterwards, so that another process sends its items."""
     first: int = -1
     """The offset of the first item put."""
     error: BaseException | None = None
@@ -82,7 +82,7 @@ class Work:
         self.error = self.error or error
 
     def survive(self) -> None:
-        """Forget an error of the disk, if nothing is lost by it."""
+        """Clear a disk error, if nothing is lost by it."""
         if not (self.puts or self.keeps):
             self.error = None
 
@@ -208,7 +208,7 @@ class Store:
         self._bytes_of_others, self._items_of_others = size, items
 
     def close(self) -> None:
-        """Close the files; what is left in the last one is sealed, if another process sends it."""
+        """Close the files; the rest of the last one is sealed, if another process sends it."""
         if self.writes and not self.sends:
             for segment in self.segments:
                 if not segment.is_sealed and segment.unsettled:

@@ -16,8 +16,8 @@
 
 A state belongs to a position (`StateMark`):
 
-7. Each transaction stores a mark beside the state: the position, and the transaction's number. The
-   metadata of the position contains the same number.
+7. Each transaction stores a mark alongside the state: the position, and the transaction's number.
+   The metadata of the position contains the same number.
 8. A state whose mark differs from the position is refused: events would be counted twice, or be
    missing. This happens if positions were moved or deleted without the state, if the state was
    emptied, or if one of them was restored from an older copy.

@@ -3,7 +3,8 @@
 1. `take` takes over a partition: an uncommitted transaction of the previous owner fails. The state
    is read afterwards, so it belongs to the position.
 2. A transaction contains the changes of the events before a position, and the position.
-3. After a failed transaction, the keeper is asked whether it was stored, before the next one.
+3. After a failed transaction, the keeper is queried to find out whether it was stored, before the
+   next one.
 4. A position with another owner is *lost*: nothing more of the partition is stored here.
 5. A position moves only while the store of its claim is open: from the restore of the state to the
    end of the claim. A consumer that runs without the state stores nothing.
@@ -115,7 +116,7 @@ class PositionedState(Openable):
         return store
 
     def close(self, partition: TopicPartition) -> None:
-        """Forget the state of a partition; its position no longer moves."""
+        """Drop the state of a partition; its position no longer moves."""
         store = self._stores.pop(partition, None)
         if store is not None and self._kept is not None:
             self._kept.end(partition, store)
@@ -282,7 +283,7 @@ class StatePositions:
         return [*there, *(each for each, error in errors.items() if error is None)]
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these partitions."""
+        """Drop these partitions."""
         for each in partitions:
             if (held := self._held.pop(each, None)) is not None:
                 held.end()
@@ -418,4 +419,4 @@ class StateKeeper(Protocol):
         ...
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these partitions."""
+        """Drop these partitions."""

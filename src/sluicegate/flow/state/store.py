@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 
 LONGEST_KEY = 1024
-"""The most bytes in a key; an index of PostgreSQL allows about 2,700, with group and topic."""
+"""Maximum number of bytes in a key; a PostgreSQL index allows about 2,700, with group and
+topic.
+"""
 _ABSENT: Any = object()
 _current: ContextVar[object] = ContextVar("sluicegate_state_turn", default=None)
 """The turn in which this task, or thread, runs."""

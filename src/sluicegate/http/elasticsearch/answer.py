@@ -1,6 +1,6 @@
 """The outcome of each item in a bulk response.
 
-1. Each item's status counts; the summary field `errors` beside them is ignored.
+1. Each item's status counts; the summary field `errors` next to them is ignored.
 2. A response with more or fewer items than the request, or of another shape, leaves every item
    unknown. A malformed entry leaves only its own item unknown. Both are `ResultMismatch`: the
    request may have been applied, so nothing is resent automatically.
@@ -299,7 +299,7 @@ def _index_of(error: Mapping[str, Any], reason: object) -> str | None:
 
 
 def reasons(error: object, redact: Callable[[str], str], most: int) -> tuple[str, str]:
-    """The server's reasons, outermost first: in full, and as types only, without values of items."""
+    """The server's reasons, outermost first: in full, and as types only, without item values."""
     told: list[str] = []
     kinds: list[str] = []
     length = 0

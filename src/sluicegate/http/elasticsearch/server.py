@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class EmbeddedOpenSearch(EmbeddedServer):
     """One OpenSearch node on loopback, with its own data and no security.
 
-    Created by `embedded_opensearch`. `kill` ends it at once, as a crash would; `start` or `restart`
-    start it again on the same data and port. All methods block, for seconds: call them through
-    `asyncio.to_thread` in a program with other work. Not thread-safe.
+    Created by `embedded_opensearch`. `kill` ends it immediately, as a crash would; `start` or
+    `restart` start it again on the same data and port. All methods block, for seconds: call them
+    through `asyncio.to_thread` in a program with other work. Not thread-safe.
     """
 
     def __init__(self, settings: Mapping[str, str], heap: str) -> None:

@@ -57,9 +57,9 @@ class ElasticsearchSink(HttpBase):
         url: the server's URL, or an `HttpAccess`; its path is kept before `_bulk`. A user and
             password in it become basic authentication.
         index: the name of the index, data stream or alias, or a function from an item to it.
-        operation: `"index"` replaces a document, `"create"` fails if it exists, `"update"` changes
-            fields of an existing one, `"upsert"` does either, `"delete"` removes it; or a function
-            from an item to one of these.
+        operation: `"index"` (default) replaces a document, `"create"` fails if it exists,
+            `"update"` changes fields of an existing one, `"upsert"` does either, `"delete"` removes
+            it; or a function from an item to one of these.
         id: the field that holds a document's id, or a function from an item to it; for `"index"`
             and `"create"` it may return `None`, and then the server generates an id at every
             attempt. Default: an id generated once per accepted item, so that a resend never stores
@@ -70,9 +70,10 @@ class ElasticsearchSink(HttpBase):
         pipeline: the name of an ingest pipeline, or a function from an item to it.
         version: the field that holds a version (a whole number), or a function from an item to it:
             an older version never replaces a newer one. For `"index"` and `"delete"`.
-        on_stale: the outcome of an item whose version is not new enough: `"error"` refuses it
-            (`PermanentError`); `"ignore"` counts it as delivered, since the stored one is newer.
-        params: further parameters of the request, such as `{"refresh": "wait_for"}`.
+        on_stale: the outcome of an item whose version is not new enough: `"error"` (default)
+            refuses it (`PermanentError`); `"ignore"` counts it as delivered, since the stored one
+            is newer.
+        params: additional parameters of the request, such as `{"refresh": "wait_for"}`.
         compression: `"gzip"` (default) or `None`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without httpx. Constructing does not

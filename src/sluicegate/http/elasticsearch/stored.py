@@ -59,7 +59,7 @@ class Action(NamedTuple):
         return cls(operation, key, said.get("version"), source)
 
     def is_stored_as(self, found: Mapping[str, Any]) -> bool:
-        """Whether an entry of the answer to a look-up is what this action leaves behind."""
+        """Whether an entry of the response to a look-up is what this action leaves behind."""
         if self.operation == "delete":
             return found.get("found") is not True
         if found.get("found") is not True:
@@ -106,7 +106,7 @@ def _lookup(
 
 
 def found_in(body: bytes, size: int) -> list[dict[str, Any] | UnverifiableError]:
-    """The entry of each document in the answer, or the reason why it cannot be compared."""
+    """The entry of each document in the response, or the reason why it cannot be compared."""
     try:
         docs: object = json.loads(body)["docs"]
         if not isinstance(docs, list) or len(cast("list[object]", docs)) != size:

@@ -1,4 +1,4 @@
-"""The meaning of a broker's answers to a producer: the result of a batch, and the error of a
+"""The meaning of a broker's responses to a producer: the result of a batch, and the error of a
 transaction, with remedies for operators.
 
 The table of `kafka.errors` determines the class of an error. A producer id that the broker has

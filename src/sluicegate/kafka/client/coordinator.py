@@ -53,7 +53,7 @@ _LATER = {
 _PASSING = _CONCURRENT | _ELSEWHERE | _LATER
 _UNANSWERED = (TimeoutError, kafka.KafkaError, OSError)
 _UNSTABLE = OffsetFetchRequest_v3.API_VERSION
-"""The version of aiokafka itself; later answers have the leader's epoch before the metadata."""
+"""The version of aiokafka itself; later responses have the leader's epoch before the metadata."""
 
 
 class CoordinatorRefused(Exception):  # its code identifies the error

@@ -5,7 +5,7 @@ aiokafka decodes the names of headers while it iterates over a batch. A name tha
 the iteration, at the same record each time, so that it and the records behind it would never be
 returned. `decode_singly` fetches the partition again, and decodes each record by itself.
 
-Some calls of aiokafka that close a client never return. Their limits end with the closing of a
+Some aiokafka calls that close a client never return. Their limits end with the closing of a
 consumer, but each has at least `AT_LEAST` seconds.
 
 Written for aiokafka 0.13 and 0.14, as the extra `kafka` requires. Importing this module raises
@@ -259,8 +259,8 @@ def is_undecodable(error: Exception) -> bool:
 
 
 async def decode_singly(consumer: Any, partition: Any, offset: int, most: int) -> DecodedSingly:
-    """Fetch a partition from this offset on; return up to `most` records. Raises errors of
-    aiokafka. Changes nothing in the consumer.
+    """Fetch a partition from this offset on; return up to `most` records. Raises aiokafka
+    errors. Changes nothing in the consumer.
     """
     fetcher, client = consumer._fetcher, consumer._client
     leader = client.cluster.leader_for_partition(partition)
@@ -413,7 +413,7 @@ class MemberInternals:
                 waiter.exception()  # reported by `fault`
 
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Send one commit in the current generation. Raises errors of aiokafka.
+        """Send one commit in the current generation. Raises aiokafka errors.
 
         Suspends until the answer. A cancelled commit may have been stored.
         """
@@ -428,7 +428,7 @@ class MemberInternals:
     ) -> dict[TopicPartition, Position]:
         """Return the existing stored positions with their maps, in one request.
 
-        Raises errors of aiokafka.
+        Raises aiokafka errors.
         """
         asked = [ClientPartition(*each) for each in partitions]
         found: Mapping[Any, Any] = await self._coordinator._do_fetch_commit_offsets(asked)

@@ -3,7 +3,7 @@
 1. aiokafka's own producer retries in the background, without limit if it is idempotent, and its
    `stop` waits for that. So an abandoned write may still happen later, and it is unknown which
    records were sent. Here each request is one call: after it has ended, nothing more is sent, and
-   its result states what is known.
+   its result states the known outcomes.
 2. A batch has the producer's id and a sequence number of its partition. A batch without an answer
    is kept and resent unchanged, so that the broker recognizes it; until its result is known,
    nothing else is sent to its partition.
@@ -297,7 +297,7 @@ class ProducerSession(Producer):
         super().__init__(options, client)
 
     async def start(self) -> None:
-        """Connect, and obtain an id. On errors of aiokafka, closes everything and raises them."""
+        """Connect, and obtain an id. On aiokafka errors, closes everything and raises them."""
         try:
             await self._bootstrap()
             if self._options.is_idempotent:

@@ -90,7 +90,7 @@ class Session(MemberInternals):
             raise ConfigError(f"AIOKafkaConsumer refuses its options: {error}") from error
 
     async def start(self, within: float) -> None:
-        """Connect. On errors of aiokafka, closes everything and raises them.
+        """Connect. On aiokafka errors, closes everything and raises them.
 
         A cancellation takes effect only after the connection has succeeded or failed, or after
         `within` seconds, since aiokafka would leave its connections open.
@@ -122,7 +122,7 @@ class Session(MemberInternals):
         return topics
 
     def partitions(self) -> list[TopicPartition]:
-        """Return the partitions of these topics, as far as a broker has reported them."""
+        """Return the partitions of these topics that a broker has reported."""
         return [
             TopicPartition(topic, partition)
             for topic in self.topics()
@@ -161,7 +161,7 @@ class Session(MemberInternals):
         self, partition: TopicPartition, offset: int, most: int
     ) -> tuple[Sequence[SourceRecord], int]:
         """Return up to `most` records from an offset on, each decoded by itself, and the next
-        offset. Raises errors of aiokafka.
+        offset. Raises aiokafka errors.
 
         Suspends until a broker has answered, and leaves the position unchanged.
         """
@@ -199,11 +199,11 @@ class Session(MemberInternals):
     # -- offsets -----------------------------------------------------------------------------------
 
     async def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first retained offsets. Raises errors of aiokafka."""
+        """Return the first retained offsets. Raises aiokafka errors."""
         return _ours(await self._client.beginning_offsets(_theirs(partitions)))
 
     async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offsets after the last readable records. Raises errors of aiokafka."""
+        """Return the offsets after the last readable records. Raises aiokafka errors."""
         return _ours(await self._client.end_offsets(_theirs(partitions)))
 
     async def offsets_at(
@@ -211,7 +211,7 @@ class Session(MemberInternals):
     ) -> dict[TopicPartition, int]:
         """Return the first offsets at or after this time, if there are any.
 
-        Raises errors of aiokafka.
+        Raises aiokafka errors.
         """
         found = await self._client.offsets_for_times(
             dict.fromkeys(_theirs(partitions), milliseconds)

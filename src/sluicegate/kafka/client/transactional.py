@@ -1,4 +1,4 @@
-"""A producer whose records and offsets commit together, in transactions of Kafka.
+"""A producer whose records and offsets commit together, in Kafka transactions.
 
 1. A transactional id has one owner. `fence` makes a producer the owner: it ends the open
    transaction of the previous owner, and every later request of that owner is refused.

@@ -1,7 +1,8 @@
-"""The meaning of librdkafka's errors for a source, as messages that give a remedy, and its log lines.
+"""The meaning of librdkafka's errors for a source, as messages that give a remedy, and its log
+lines.
 
 1. The names of librdkafka's own error codes begin with an underscore, but are public.
-2. While a broker is down, each connection of librdkafka logs every attempt, up to 40 lines a
+2. While a broker is down, each librdkafka connection logs every attempt, up to 40 lines a
    second. At most one line a minute is logged for each cause. Two lines have the same cause if they
    differ in nothing but the client, times and counts.
 """
@@ -57,15 +58,15 @@ _NO_PROTOCOL = {KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE}
 EVERY = 60.0
 """Seconds between two lines with the same cause."""
 MOST = 1000
-"""The most causes to remember."""
+"""Maximum number of causes to remember."""
 _CLIENT = re.compile(r"\[[^\]]*#(?:consumer|producer)-\d+\]")
 _COUNT = re.compile(r"(?<![\w:.#/\-])\d+")
-"""A number that is no port, and no part of an address or a name."""
+"""A number that is neither a port nor part of an address or a name."""
 LOGGER = logging.getLogger("librdkafka")
 
 
 def librdkafka_error(error: BaseException) -> KafkaError | None:
-    """Return the error of librdkafka that an exception holds."""
+    """Return the librdkafka error that an exception holds."""
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
         return error.args[0]
     return None

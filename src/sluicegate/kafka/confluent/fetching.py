@@ -5,16 +5,16 @@
    has no records, the fetch reads ahead through the records of the others, up to `AHEAD` records,
    and up to `AHEAD_BYTES` or the room of the consumer.
 2. A claim with that many waiting records is not read until records of it are requested. Sizes are
-   estimated by the newest records, so fewer records are taken from the client at once if they are
-   large; the first time, one.
+   estimated by the newest records, so fewer records are taken from the client by one call if they
+   are large; the first time, one.
 3. Records belong to the claim that was placed before they were read, so the records read by a call
    in the thread are sorted before other claims are placed. An ended claim drops its records; the
    next claim of its partition is read from its own position.
 4. A settled span of the stored map is skipped if it is long.
 5. If an offset is no longer retained, reading continues at the start point, and the gap is
-   reported. If the offset is beyond the end of the log, or librdkafka finds the log truncated before
-   it (by the epochs of leaders), or the topic was recreated, the log was replaced, and so is the
-   claim.
+   reported. If the offset is beyond the end of the log, or librdkafka finds the log truncated
+   before it (by the epochs of leaders), or the topic was recreated, the log was replaced, and so is
+   the claim.
 6. Delivery never suspends, so a cancelled fetch has delivered nothing.
 """
 
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from .reader import PartitionReader, Run
 
 AHEAD = 10_000
-"""The most records that wait with claims while others have none."""
+"""Maximum number of records that wait with claims while others have none."""
 AHEAD_BYTES = 1 << 24
-"""The most bytes of these records."""
+"""Maximum number of bytes of these records."""
 CHUNK = 100
-"""Records to take from the client at once. Its messages are objects that the garbage collector
+"""Records to take from the client by one call. Its messages are objects that the garbage collector
 visits: with five times as many, a record takes a fifth more time.
 """
 LOOKS = 20
-"""The most chunks in one fetch; they block the loop."""
+"""Maximum number of chunks in one fetch; they block the loop."""
 WAIT = 0.1
 """Seconds in the client's thread before the next round."""
 RETRY = 0.2

@@ -98,7 +98,7 @@ class GroupMember:
     # -- membership --------------------------------------------------------------------------------
 
     async def run(self, topics: Sequence[str]) -> None:
-        """Join the group for these topics, until `leave`. Raises fatal errors of librdkafka."""
+        """Join the group for these topics, until `leave`. Raises fatal librdkafka errors."""
         await self._client.subscribe(
             list(topics),
             on_assign=self._on_assign,
@@ -180,7 +180,7 @@ class GroupMember:
     ) -> list[TopicPartition]:
         """Send one commit; return the partitions whose positions are stored.
 
-        Raises errors of librdkafka, except for a rebalance of the group. A cancelled commit may
+        Raises librdkafka errors, except for a rebalance of the group. A cancelled commit may
         have been stored.
         """
         if self._inside is not None:
@@ -225,7 +225,7 @@ class GroupMember:
     async def committed(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, EpochPosition]:
-        """Return the existing stored positions with their maps. Raises errors of librdkafka."""
+        """Return the existing stored positions with their maps. Raises librdkafka errors."""
         asked = [ClientPartition(*each) for each in partitions]
         within = self._options.commit_timeout
         found = await self._call(lambda: self._client.committed(asked, within))
@@ -239,11 +239,11 @@ class GroupMember:
         }
 
     async def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first retained offsets. Raises errors of librdkafka."""
+        """Return the first retained offsets. Raises librdkafka errors."""
         return await self.offsets_at(partitions, _EARLIEST)
 
     async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offsets after the last readable records. Raises errors of librdkafka."""
+        """Return the offsets after the last readable records. Raises librdkafka errors."""
         return await self.offsets_at(partitions, _LATEST)
 
     async def offsets_at(
@@ -251,7 +251,7 @@ class GroupMember:
     ) -> dict[TopicPartition, int]:
         """Return the first offsets at or after this time, if there are any.
 
-        Raises errors of librdkafka.
+        Raises librdkafka errors.
         """
         if not partitions:
             return {}
@@ -267,7 +267,7 @@ class GroupMember:
     # -- topics ------------------------------------------------------------------------------------
 
     async def describe(self, topic: str | None, within: float) -> dict[str, Any]:
-        """Request metadata of a topic, or of all, from a broker. Raises errors of librdkafka."""
+        """Request metadata of a topic, or of all, from a broker. Raises librdkafka errors."""
         given = {"timeout": within} if topic is None else {"topic": topic, "timeout": within}
         found: dict[str, Any] = (await self._call(lambda: self._client.list_topics(**given))).topics
         return found

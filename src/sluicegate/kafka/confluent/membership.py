@@ -232,8 +232,8 @@ class GroupClaims:
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store positions in one attempt; return the claims whose positions are known to be stored.
 
-        Stores nothing after a revoke or a loss. Raises the error of librdkafka, and `TimeoutError`
-        if there is no answer in time.
+        Stores nothing after a revoke or a loss. Raises the librdkafka error, and `TimeoutError`
+        if there is no response in time.
         """
         seconds = self._options.commit_timeout
         try:

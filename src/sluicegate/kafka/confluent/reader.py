@@ -71,7 +71,7 @@ class PartitionReader:
         return kept
 
     def take(self, most: int) -> list[Any]:
-        """Return up to `most` available messages. Raises errors of librdkafka.
+        """Return up to `most` available messages. Raises librdkafka errors.
 
         Never suspends; call it only after `idle`.
         """
@@ -177,7 +177,7 @@ _milliseconds = itemgetter(1)
 def runs(messages: Sequence[Any]) -> Iterator[Run]:
     """Divide messages into runs, in order. The end of a partition is a run without records."""
     errors = [*map(_error, messages)]
-    if not any(errors):  # None cannot be compared with an error of librdkafka
+    if not any(errors):  # None cannot be compared with a librdkafka error
         yield from _plain(messages)
         return
     start = 0
@@ -240,7 +240,7 @@ def _run(messages: Sequence[Any], epoch: int | None) -> Run:
 def _headers_of(messages: Sequence[Any]) -> tuple[list[Any], dict[int, Exception]]:
     """Return the headers of each message, and the errors of those that have none, by place.
 
-    Each message is asked once: librdkafka's client converts its headers at the first call, and does
+    Each message is read once: librdkafka's client converts its headers at the first call, and does
     not repeat the error of that call.
     """
     headers: list[Any] = []

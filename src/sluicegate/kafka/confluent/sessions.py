@@ -216,7 +216,7 @@ class GroupSession:
 
     def unknown(self, topics: Iterable[str]) -> list[str]:
         """Return those of these topics that no broker has described: they do not exist, or this
-        client may not read them, as far as the last answers tell.
+        client may not read them, according to the last responses.
         """
         return [each for each in topics if each not in self._found]
 

@@ -1,4 +1,4 @@
-"""A source over topics of Kafka through librdkafka, as a member of a consumer group."""
+"""A source over Kafka topics through librdkafka, as a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @known_arguments(access=KafkaAccess)
 class ConfluentKafkaSource(GroupSource["GroupSessions"]):
-    """Topics of Kafka, read with librdkafka as a member of a consumer group.
+    """Kafka topics, read with librdkafka as a member of a consumer group.
 
     Only the partitions that move in a rebalance stop; the others continue.
 
@@ -38,28 +38,29 @@ class ConfluentKafkaSource(GroupSource["GroupSessions"]):
             every `topic.metadata.refresh.interval.ms` (five minutes).
         bootstrap: `"host:port"`, several separated by commas, a list, or a `KafkaAccess`.
         group: the consumer group, in which the positions are stored.
-        protocol: `"cooperative"`: the members assign the partitions (`cooperative-sticky`); or
-            `"consumer"`: the broker does (KIP-848, Kafka 4), also for members of the other kinds,
-            which are otherwise excluded.
+        protocol: `"cooperative"` (default): the members assign the partitions
+            (`cooperative-sticky`); or `"consumer"`: the broker does (KIP-848, Kafka 4), including
+            for members of the other kinds, which are otherwise excluded.
         start: the start point of a partition that has no stored position, or whose position is no
-            longer retained: `"earliest"`, `"latest"`, a time (a `datetime` with a time zone), or
-            `"committed"`: the partition is not read, and this is reported. With `"latest"`, a
-            partition that is created while the source is open begins at its first record.
+            longer retained: `"earliest"` (default), `"latest"`, a time (a `datetime` with a time
+            zone), or `"committed"`: the partition is not read, and this is reported. With
+            `"latest"`, a partition that is created while the source is open begins at its first
+            record.
         instance: a name of this member that stays the same across restarts (static membership): the
             group waits for its return before it reassigns its partitions.
         session_timeout: seconds without a heartbeat after which the broker reassigns the
             partitions; default 45. With `protocol="consumer"` it is a setting of the broker.
         rebalance_timeout: seconds for this member to release partitions, and the longest time that
-            its loop may be blocked. The consumer's `drain` and the commit after it have to fit into
-            it.
-        commit_timeout: timeout in seconds of one request about positions.
-        client: other options of librdkafka, by name, besides those of the access:
+            its loop may be blocked; default 60. The consumer's `drain` and the commit after it have
+            to fit into it.
+        commit_timeout: timeout in seconds of one request about positions; default 5.
+        client: other librdkafka options, by name, besides those of the access:
             `{"isolation.level": ...}`. `fetch.wait.max.ms` is 100 and `queued.min.messages`
             2,000 unless set here.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without confluent-kafka. Used by one consumer at a time, on one loop. Nothing is
-    started before it is opened. An unreachable broker, a missing topic or a missing permission is
-    reported in `explain()`, and tried again.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without confluent-kafka. Used by one
+    consumer at a time, on one loop. Nothing is started before it is opened. An unreachable broker,
+    a missing topic or a missing permission is reported in `explain()`, and tried again.
     """
 
     capabilities = SourceCapabilities(
@@ -125,8 +126,8 @@ class ConfluentKafkaSource(GroupSource["GroupSessions"]):
                 await sessions.close()
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Store positions and maps, in one request.
+        """Store positions and maps in one request; return the claims whose positions are stored.
 
-        Raises the error of librdkafka, or `TimeoutError`.
+        Raises a librdkafka error or `TimeoutError`; some positions may then have been stored.
         """
         return await self._open().commit(positions)

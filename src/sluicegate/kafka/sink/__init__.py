@@ -1,4 +1,4 @@
-"""Records to topics of Kafka.
+"""Records to Kafka topics.
 
 - `sink`, and `write`: one batch, by partition.
 - `records`: items as parts of records; `columns`: the same from Arrow; `places`: their partitions.

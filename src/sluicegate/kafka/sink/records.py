@@ -1,7 +1,7 @@
 """Items as the parts of records: key, value, headers, timestamp, topic and partition.
 
-All items of a batch are converted at once, column by column. If that raises, each item is converted
-alone, so that only the faulty ones fail.
+All items of a batch are converted together, column by column. If that raises, each item is
+converted alone, so that only the faulty ones fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sink for topics of Kafka."""
+"""The sink for Kafka topics."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class KafkaSink(Openable):
             `flow.transaction`; default 60.
 
     All in-sync replicas acknowledge each record (`acks=all`). The records of a write are stored in
-    each partition in their order, also after a retry. Batches are formed by the batcher only: the
+    each partition in their order, even after a retry. Batches are formed by the batcher only: the
     sink adds no linger.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. Constructing does
@@ -166,7 +166,7 @@ class KafkaSink(Openable):
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by the broker's code."""
+        """Return the class of a Kafka error, by its error code; `None` for any other error."""
         return classify_kafka(error)
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:

@@ -186,7 +186,9 @@ class KafkaWrite:
         lane.take_answer(batch, answer)
 
     def _take_answers(self) -> None:
-        """Resolve attached items whose batch is no longer in doubt: they are stored, or sent anew."""
+        """Resolve attached items whose batch is no longer in doubt: they are stored, or sent
+        again.
+        """
         for place, (batch, number) in [*self._attached.items()]:
             lane = self._lanes[batch.partition]
             stored = self._sent_items.answer(batch)
@@ -482,7 +484,7 @@ class SentItems:
         return self._stored.get(batch)
 
     def forget(self, batch: SealedRecords) -> None:
-        """Forget a refused batch: its items are sent anew."""
+        """Drop a refused batch: its items are sent again."""
         for token in self._tokens.pop(batch, ()):
             self._of.pop(token, None)
         self._stored.pop(batch, None)

@@ -3,19 +3,19 @@ positions.
 
 1. When a claim begins, aiokafka's position is set to the stored one, by a seek if they differ.
    Records taken from the partition before are taken again.
-2. A separate task reads the positions of new claims, not a callback of aiokafka: an error there
+2. A separate task reads the positions of new claims, not an aiokafka callback: an error there
    would only be logged, and the claims would never begin.
 3. The generation is recorded at the assignment. A commit is one request, and is sent only in that
    generation; a revoke cancels it. After the end of a generation nothing is committed.
 4. A revoke in the generation of the claims waits for the host and commits. In any other generation
    the claims are already lost.
-5. With a position store, a claim begins after the store has taken over its partition, also if it
+5. With a position store, a claim begins after the store has taken over its partition, even if it
    replaces another claim of that partition. Its positions take precedence over the group's offsets,
    which may be from a consumer without a store, or copies.
 6. With a store the group's offsets are copies, for tools that show the lag. A failed copy is only
    logged. A store that keeps its positions as the group's offsets has no copies: a late copy could
    move them back.
-7. A store with state marks the copies. It is told of the offsets of partitions without a position,
+7. A store with state marks the copies. It gets the offsets of partitions without a position,
    and refuses a marked one: the store was emptied, or is another one.
 """
 
@@ -270,8 +270,8 @@ class Membership:
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store positions in one attempt; return the claims whose positions are known to be stored.
 
-        Stores nothing after a revoke or a loss. Raises the error of aiokafka, and `TimeoutError` if
-        there is no answer in time.
+        Stores nothing after a revoke or a loss. Raises the aiokafka error, and `TimeoutError` if
+        there is no response in time.
         """
         held = {claim: at for claim, at in positions.items() if self.owned(claim) is not None}
         sending = self._send({claim.partition: at for claim, at in held.items()})

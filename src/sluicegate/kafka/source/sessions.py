@@ -114,7 +114,7 @@ class Sessions:
             now = clock.now()
             seen = now if session.has_coordinator else seen
             is_silent = session.is_silent
-            # once may mean that this loop was blocked, and has not read the answers yet
+            # once may mean that this loop was blocked, and has not read the responses yet
             is_lost = (is_silent and was_silent) or now - seen >= LOST_AFTER
             was_silent = is_silent
             self._troubles.note(

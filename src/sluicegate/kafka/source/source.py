@@ -1,4 +1,4 @@
-"""A source over topics of Kafka, as a member of a consumer group."""
+"""A source over Kafka topics, as a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @known_arguments(access=KafkaAccess)
 class KafkaSource(GroupSource["Sessions"]):
-    """Topics of Kafka, read as a member of a consumer group.
+    """Kafka topics, read as a member of a consumer group.
 
     Args:
         topics: names of topics.
@@ -41,26 +41,27 @@ class KafkaSource(GroupSource["Sessions"]):
         bootstrap: `"host:port"`, several separated by commas, a list, or a `KafkaAccess`.
         group: the consumer group, in which the positions are stored.
         start: the start point of a partition that has no stored position, or whose position is no
-            longer retained: `"earliest"`, `"latest"`, a time (a `datetime` with a time zone), or
-            `"committed"`: the partition is not read, and this is reported. With `"latest"`, a
-            partition that is created while the source is open begins at its first record.
+            longer retained: `"earliest"` (default), `"latest"`, a time (a `datetime` with a time
+            zone), or `"committed"`: the partition is not read, and this is reported. With
+            `"latest"`, a partition that is created while the source is open begins at its first
+            record.
         instance: a name of this member that stays the same across restarts (static membership): the
             group waits `session_timeout` for its return before it reassigns its partitions.
         session_timeout: seconds without a heartbeat after which the broker reassigns the
-            partitions.
-        rebalance_timeout: seconds for all members to complete a rebalance. The consumer's `drain`
-            and the commit after it have to fit into it.
-        max_poll_interval: seconds without a fetch after which the client leaves the group. A
-            consumer that does not fetch because its window is full stays a member.
-        commit_timeout: timeout in seconds of one request about positions.
+            partitions; default 45.
+        rebalance_timeout: seconds for all members to complete a rebalance; default 60. The
+            consumer's `drain` and the commit after it have to fit into it.
+        max_poll_interval: seconds without a fetch after which the client leaves the group; default
+            300. A consumer that does not fetch because its window is full stays a member.
+        commit_timeout: timeout in seconds of one request about positions; default 5.
         client: other options of `aiokafka.AIOKafkaConsumer`, by name, besides those of the access:
             `{"isolation_level": ..., "fetch_max_bytes": ...}`. `fetch_max_wait_ms` is 100 unless
             set here: a broker may delay a fetch for this long, and with it all partitions that this
             member reads from that broker.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. Used by one consumer at a time, on one loop. Nothing is
-    started before it is opened. An unreachable broker, a missing topic or a missing permission is
-    reported in `explain()`, and tried again.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. Used by one
+    consumer at a time, on one loop. Nothing is started before it is opened. An unreachable broker,
+    a missing topic or a missing permission is reported in `explain()`, and tried again.
     """
 
     capabilities = SourceCapabilities(

@@ -1,6 +1,6 @@
 """The state of partitions in Kafka.
 
-- `state`: what users pass; `keeper`: states and positions of an open consumer.
+- `state`: the public class; `keeper`: states and positions of an open consumer.
 - `topic`: the compacted topic, its settings and contents.
 """
 

@@ -1,4 +1,4 @@
-"""States in a compacted topic of Kafka, with positions as the group's offsets.
+"""States in a compacted Kafka topic, with positions as the group's offsets.
 
 1. A claim fences the previous owner by the transactional id of the partition. The state is read
    afterwards, up to the end of the committed records.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NOTHING = -1
 """An offset before all others."""
 WRITE_SIZE = 5000
-"""The most records in one write."""
+"""Maximum number of records in one write."""
 
 
 class TopicEntry(NamedTuple):
@@ -195,7 +195,7 @@ class KafkaKeeper:
         return False
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these partitions."""
+        """Drop these partitions."""
         for each in partitions:
             self._owned.pop(each, None)
         self._sink.release_positions(self._group, partitions)

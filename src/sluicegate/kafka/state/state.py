@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 @known_arguments(access=KafkaAccess)
 class KafkaState(PositionedState):
-    """The state of a consumer's partitions in a compacted topic of Kafka; see
+    """The state of a consumer's partitions in a compacted Kafka topic; see
     `Consumer.run_events`.
 
     It is in memory while it is used. Its changes, the records forwarded by handlers, and the
-    position after them commit in one transaction of Kafka. After any crash, the state is therefore
+    position after them commit in one Kafka transaction. After any crash, the state is therefore
     that of the events before the position, and readers of committed records see each forwarded
     record once.
 
@@ -50,16 +50,17 @@ class KafkaState(PositionedState):
         bootstrap: `"host:port"`, several separated by commas, a list, or a `KafkaAccess`; the
             cluster of the consumed topic.
         codec: the encoding of values; default: JSON.
-        max_pending: the most turns whose changes wait for their position. At this limit, no later
-            event of the partition begins until they are stored.
-        max_pending_bytes: the same in bytes of keys, encoded values and forwarded records.
+        max_pending: the maximum number of turns whose changes wait for their position; default
+            10,000. At this limit, no later event of the partition begins until they are stored.
+        max_pending_bytes: the same in bytes of keys, encoded values and forwarded records; default
+            16 MiB.
         topic_config: more settings of a created topic, by Kafka's names.
         transaction_timeout: as for `KafkaSink`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. The constructor
     does not connect. Opening suspends; it raises `ConfigError` for a refused login, for a topic
     that is not compacted, and for a topic without permission to describe it; and `UnavailableError`
-    if no broker answers.
+    if no broker responds.
     """
 
     _run_time = ("_kept",)

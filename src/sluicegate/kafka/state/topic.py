@@ -55,13 +55,13 @@ MARKS = b"\0"
 """The first byte of the key of a mark. No key of a state contains a NUL."""
 COMPACT = "compact"
 OVERHEAD = 512
-"""The most bytes of a record and its batch in addition to key and value."""
+"""Maximum number of bytes of a record and its batch in addition to key and value."""
 REPLICAS = 3
 """Replicas of a created topic, if there are as many brokers."""
 _PATIENCE = 3
 """Time limit for a created topic to be found, in request timeouts."""
 _LOOK_AGAIN = 0.05
-"""Delay in seconds before another look at a created topic."""
+"""Delay in seconds before another check of a created topic."""
 _START_OVER = "Restore the topic, or, to start over, delete both this topic and the group's offsets"
 SLICE = 20_000
 """Number of entries that are added without yielding to the event loop."""
@@ -111,7 +111,7 @@ class StateTopic:
         self._needed = 0
         """The number of partitions of the source's topic."""
         self._largest = 0
-        """The most bytes of a record, if known."""
+        """Maximum number of bytes of a record, if known."""
 
     @property
     def creation(self) -> str:
@@ -320,13 +320,13 @@ class TopicAdmin:
             await close_client(client.close(), options.close_timeout)
 
     async def brokers(self) -> int:
-        """Return the number of brokers. Raises errors of aiokafka."""
+        """Return the number of brokers. Raises aiokafka errors."""
         return len((await self._client.describe_cluster())["brokers"])
 
     async def settings(self, topic: str) -> dict[str, str] | None:
         """Return the settings of a topic; `None` if it does not exist. Does not create it.
 
-        Raises `TopicRefused` without the right to describe it, and errors of aiokafka.
+        Raises `TopicRefused` without the right to describe it, and aiokafka errors.
         """
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
         (answer,) = await self._client.describe_configs([resource])
@@ -340,11 +340,11 @@ class TopicAdmin:
         return {entry[0]: entry[1] or "" for entry in entries}
 
     async def delete_records(self, ends: Mapping[Any, Any]) -> None:
-        """Delete the records before an offset of each partition. Raises errors of aiokafka."""
+        """Delete the records before an offset of each partition. Raises aiokafka errors."""
         await self._client.delete_records(dict(ends))
 
     async def partitions(self, topic: str) -> int:
-        """Return a topic's number of partitions; 0 if it is missing. Raises errors of aiokafka."""
+        """Return a topic's number of partitions; 0 if it is missing. Raises aiokafka errors."""
         (found,) = await self._client.describe_topics([topic])
         code = found["error_code"]
         if code and code != _MISSING:
@@ -371,7 +371,7 @@ async def committed_pages(
 ) -> AsyncGenerator[Sequence[Any]]:
     """Yield the committed records of a partition, from its beginning to its current end, in pages.
 
-    Raises errors of aiokafka, and `UnavailableError` after three times `request_timeout` without
+    Raises aiokafka errors, and `UnavailableError` after three times `request_timeout` without
     progress.
     """
     key = ClientPartition(*partition)

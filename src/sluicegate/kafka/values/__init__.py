@@ -1,7 +1,7 @@
 """Values and keys whose schemas are in a registry.
 
-`registry` is its client, `codec` what the formats `avro`, `protobuf` and `json_schema` have in common,
-and `server` a real registry for tests.
+`registry` is its client, `codec` the common part of the formats `avro`, `protobuf` and
+`json_schema`, and `server` a real registry for tests.
 """
 
 from ..._core.public import publish_all

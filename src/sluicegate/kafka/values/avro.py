@@ -29,25 +29,27 @@ if TYPE_CHECKING:
 class Avro(Codec):
     """Records in Avro whose schemas are in a registry; records are dictionaries.
 
-    Logical types are Python values: `Decimal`, `date`, `time`, `UUID`, a `datetime` with a time zone
-    for a timestamp, and one without for a local timestamp. An enum is a string, `fixed` is bytes, and
-    a union is the value itself.
+    Logical types are Python values: `Decimal`, `date`, `time`, `UUID`, a `datetime` with a time
+    zone for a timestamp, and one without for a local timestamp. An enum is a string, `fixed` is
+    bytes, and a union is the value itself.
 
     Args:
-        registry: where the schemas are.
-        schema: a schema of your own, as a dictionary or JSON text. What is decoded is converted from
-            the schema of its writer to this one, by Avro's rules: fields that it lacks are dropped,
-            defaults are filled in. What is encoded has this schema, which has to be registered.
-            Default: each record as it was written; and to encode, the latest version of the subject.
-        subjects: the subject of an encoded record: `"topic"` is `TOPIC-value` or `TOPIC-key`,
-            `"record"` the full name of the record, `"topic-record"` is `TOPIC-NAME`. The last two need
-            `schema`.
-        auto_register: whether to register `schema` where it is missing; default `False`, since in
-            production schemas are usually deployed by a pipeline.
+        registry: the `SchemaRegistry` that has the schemas.
+        schema: a schema of your own, as a dictionary or JSON text. Decoded values are converted
+            from the writer's schema to this one, by Avro's rules: fields that it lacks are
+            dropped, defaults are filled in. Encoded values have this schema, which has to be
+            registered. Default: each record as it was written; and to encode, the latest version of
+            the subject.
+        subjects: the subject of an encoded record: `"topic"` (default) is `TOPIC-value` or
+            `TOPIC-key`, `"record"` the full name of the record, `"topic-record"` is `TOPIC-NAME`.
+            The last two need `schema`.
+        auto_register: whether to register `schema` if the subject lacks it; default `False`, since
+            in production schemas are usually deployed by a pipeline.
 
-    A `datetime` without a time zone, where the schema has one, is in the local time of the process.
+    If the schema has a time zone, a `datetime` without one is in the local time of the process.
     A field that is unknown to the schema, or missing without a default, is an error of its item.
-    Raises `ConfigError` for a bad argument and `MissingExtra` without fastavro. Connects to nothing.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without fastavro. Connects to
+    nothing.
     """
 
     _kind = "AVRO"
@@ -121,7 +123,7 @@ class Avro(Codec):
 
 
 class _Parsed(NamedTuple):
-    """A schema, and fastavro's function that reads what it has written."""
+    """A schema, and fastavro's function that reads values written with it."""
 
     schema: dict[str, Any]
     reader: Callable[..., Any]
@@ -191,8 +193,8 @@ def _own(schema: object) -> tuple[Schema, dict[str, Any]]:
 def _parse(schema: Any, references: Sequence[Reference]) -> dict[str, Any]:
     """Parse a schema after those that it refers to.
 
-    fastavro keeps the names that a schema refers to only in a record. So what is no record, such as a
-    union of them, becomes the only field of one, which has the same bytes.
+    fastavro keeps the names that a schema refers to only in a record. So a schema that is no
+    record, such as a union of them, becomes the only field of one, which has the same bytes.
     """
     import fastavro
 

@@ -123,8 +123,8 @@ class Codec(ABC):
             topic: the topic, or a function from an item to it, as that of the sink; the subject
                 follows from it. Only in a subject by record name it has no part.
             part: `"value"` or `"key"`.
-            of: the field that contains what to encode, or a function from an item to it. Default:
-                the item itself. `None` becomes a tombstone.
+            of: the field that contains the value to encode, or a function from an item to it.
+                Default: the item itself. `None` becomes a tombstone.
 
         The function raises an exception for a value that does not fit the schema, by which its item
         alone fails. If the registry is down or refuses, the write fails as in an outage. Raises

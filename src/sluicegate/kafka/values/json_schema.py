@@ -20,14 +20,14 @@ class Json(Codec):
     """Records in JSON that begin with the id of a schema in a registry.
 
     The framing only: nothing is validated against the schema. Validate decoded values with a step:
-    `check(validator)`. Decoding asks the registry for nothing.
+    `check(validator)`. Decoding makes no request to the registry.
 
     Args:
-        registry: where the schemas are.
-        schema: the JSON Schema of what is encoded, as a dictionary or text. Default: the latest version
-            of the subject.
+        registry: the `SchemaRegistry` that has the schemas.
+        schema: the JSON Schema of encoded values, as a dictionary or text. Default: the latest
+            version of the subject.
         subjects: as in `Avro`; the record's name is the `title` of the schema.
-        auto_register: whether to register `schema` where it is missing; default `False`.
+        auto_register: whether to register `schema` if the subject lacks it; default `False`.
 
     Raises `ConfigError` for a bad argument. Connects to nothing.
     """

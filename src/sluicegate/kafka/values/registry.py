@@ -1,20 +1,20 @@
-"""The client of a schema registry: what it knows, and the requests for what it does not.
+"""The client of a schema registry: cached results, and requests for the others.
 
-1. `known` returns what is cached, without suspending, and raises `NotLoaded` otherwise; the code that
-   calls a codec loads and calls it again (`_core.loading`). In a thread without an event loop, `known`
-   loads and waits.
-2. A schema's id and contents never change, so they are kept for ever. The latest version of a subject is
-   kept for `latest_for` seconds. An id that the registry does not know is remembered for a few seconds,
-   so that a series of such records causes few requests; `_UNKNOWN_MOST` ids at most.
-3. One request at a time runs for the same thing: others wait for its result, or for its error. If it is
-   cancelled, one of them takes over.
-4. Requests are rare, so each has its own connection: a registry needs no opening or closing, serves every
-   loop, and can be pickled. Client and TLS context are made in a thread, since reading certificates takes
-   10 ms.
-5. Errors are those of an outage, except for an id that the registry does not know, and a schema that
-   cannot be used: these are permanent, and concern only the records with that id. A login, a permission,
-   a wrong URL, a missing subject and an incompatible schema are refusals, which name their repair and
-   are logged once per outage.
+1. `known` returns the cached value, without suspending, and raises `NotLoaded` otherwise; the code
+   that calls a codec loads and calls it again (`_core.loading`). In a thread without an event loop,
+   `known` loads and waits.
+2. A schema's id and contents never change, so they are kept forever. The latest version of a
+   subject is kept for `latest_for` seconds. An id that the registry does not know is remembered for
+   a few seconds, so that a series of such records causes few requests; `_UNKNOWN_MOST` ids at most.
+3. One request at a time runs for the same thing: others wait for its result, or for its error. If
+   it is cancelled, one of them takes over.
+4. Requests are rare, so each has its own connection: a registry needs no opening or closing, serves
+   every loop, and can be pickled. Client and TLS context are made in a thread, since reading
+   certificates takes 10 ms.
+5. Errors are those of an outage, except for an id that the registry does not know, and a schema
+   that cannot be used: these are permanent, and concern only the records with that id. A login, a
+   permission, a wrong URL, a missing subject and an incompatible schema are refusals, which name
+   their repair and are logged once per outage.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Known(NamedTuple):
 
 
 class _Unknown(Exception):
-    """The registry does not have what was asked for, or refuses a schema; its text is the reason."""
+    """The registry does not have the requested schema, or refuses one; its text is the reason."""
 
 
 class SchemaRegistry:
@@ -113,14 +113,14 @@ class SchemaRegistry:
 
     Args:
         url: the registry's URL, or an `HttpAccess` with a login (`auth=`: user and password, or
-            `"Bearer ..."`, or a function), certificates (`ssl_cafile=`, `ssl_certfile=`), a proxy or
-            a client of your own.
+            `"Bearer ..."`, or a function), certificates (`ssl_cafile=`, `ssl_certfile=`), a proxy
+            or a client of your own.
         timeout: seconds for one request in full; default 10.
-        latest_for: seconds for which the latest version of a subject is used without asking again;
-            default 300. Ids and their schemas are kept for ever.
+        latest_for: seconds for which the latest version of a subject is used without another
+            request; default 300. Ids and their schemas are kept forever.
 
-    Needs no opening or closing. May be shared by any number of codecs, consumers, pipes and sinks, and
-    pickled, without its cache.
+    Needs no opening or closing. May be shared by any number of codecs, consumers, pipes and sinks,
+    and pickled, without its cache.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without httpx. Connects to nothing.
     """
@@ -145,8 +145,8 @@ class SchemaRegistry:
             argument: its argument.
 
         Suspends while loading. Raises `UnavailableError`, or `RefusedError` with the repair, if the
-        registry does not answer as needed, `PermanentError` for an id that it does not know, and the
-        function's own errors.
+        registry does not respond as needed, `PermanentError` for an id that it does not know, and
+        the function's own errors.
         """
         return await called(function, argument)
 
@@ -155,7 +155,7 @@ class SchemaRegistry:
 
 
 class RegistryClient:
-    """The requests to a registry, and what is known."""
+    """The requests to a registry, and their cached results."""
 
     def __init__(
         self, access: HttpAccess, timeout: float | timedelta, latest_for: float | timedelta
@@ -170,17 +170,17 @@ class RegistryClient:
             raise checks.bad("latest_for", latest_for, "must be at least 1 second")
         self._known: dict[object, _Known] = {}
         self._unknown: dict[object, _Known] = {}
-        """The errors of what cannot be used, the oldest first."""
+        """The errors of unusable schemas, the oldest first."""
         self._running: dict[object, asyncio.Future[SinkError | None]] = {}
         self._is_down = False
 
     # -- what codecs use -----------------------------------------------------------------------------
 
     def known(self, key: object, load: Callable[[], Awaitable[Any]], *, keeps: bool = True) -> Any:
-        """Return what is cached under `key`. Does not suspend; blocks a thread without a loop.
+        """Return the cached value of `key`. Does not suspend; blocks a thread without a loop.
 
         Raises `NotLoaded`, whose `load` calls the function, and the `PermanentError` of an earlier
-        call. `keeps` is whether the value is valid for ever, and not only for `latest_for`.
+        call. `keeps` is whether the value is valid forever, and not only for `latest_for`.
         """
         found = self._known.get(key)
         if found is not None and (found.until == math.inf or _is_valid(found)):
@@ -425,7 +425,7 @@ async def _token(auth: Callable[[], str | Awaitable[str]]) -> str:
 
 
 def _checked(answer: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
-    """A part of an answer. Raises `UnavailableError` for one that no registry sends."""
+    """A part of a response. Raises `UnavailableError` for one that no registry sends."""
     value = answer.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise UnavailableError(f"the registry's answer has no {name!r}")

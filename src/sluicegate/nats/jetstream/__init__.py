@@ -1,4 +1,4 @@
-"""Streams of NATS JetStream as a source of consumers.
+"""JetStream streams as a source for consumers.
 
 - `source`, `options`; `sessions`: the connections of an open source, and `serving`: one of them.
 - `partition`: a partition's claim and messages; `puller` requests them, `intake` orders and settles

@@ -136,7 +136,7 @@ class Channel:
         )
 
     async def request(self, subject: str, payload: bytes) -> bytes:
-        """Send a request to the server. Raises errors of the client."""
+        """Send a request to the server. Raises client errors."""
         answer = await self._client.request(subject, payload, timeout=REQUEST_WITHIN)
         data: bytes = answer.data
         return data
@@ -144,7 +144,7 @@ class Channel:
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
         """Send one message.
 
-        Raises errors of the client, and `UnavailableError` without a connection.
+        Raises client errors, and `UnavailableError` without a connection.
         """
         if not self.is_connected:
             raise UnavailableError("the connection to NATS is lost")
@@ -169,14 +169,14 @@ class Channel:
             await self.flush()
 
     async def flush(self) -> None:
-        """Suspend until the server has received all sent messages. Raises errors of the client."""
+        """Suspend until the server has received all sent messages. Raises client errors."""
         await self._client.flush(timeout=REQUEST_WITHIN)
 
     # -- extending held messages -------------------------------------------------------------------
 
     async def beat(self, replies: Iterable[str]) -> None:
-        """Extend all held messages; without any, ask the server for an answer. Raises the errors of
-        `publish`.
+        """Extend all held messages; without any, ask the server for a response. Raises the errors
+        of `publish`.
         """
         began, held = LOOP_CLOCK.now(), [*replies]
         await self.extend(held)
@@ -208,7 +208,7 @@ class Channel:
 
 
 class RequestRefused(Exception):
-    """The server answered a request with an error."""
+    """The server responded to a request with an error."""
 
     def __init__(self, place: str, code: int, err_code: int, description: str) -> None:
         super().__init__(str(api_error(place, code, err_code, description)))
@@ -271,7 +271,7 @@ class ConsumerState(NamedTuple):
 
 
 class StreamApi:
-    """Requests about one stream. They suspend until the response, and raise errors of the client,
+    """Requests about one stream. They suspend until the response, and raise client errors,
     or `RequestRefused` if the server refuses.
     """
 

@@ -3,7 +3,7 @@ partitions of each.
 
 1. Nothing is stored. Each member announces itself every `ANNOUNCE_EVERY` seconds, and says goodbye
    when it leaves. A member that was silent for `SILENT_AFTER` seconds counts as gone. A member that
-   receives the announcement of a new one answers at once, so that both know all members.
+   receives the announcement of a new one answers immediately, so that both know all members.
 2. All members compute the same division from the same names: no member has more than its share, and
    a member that joins or leaves moves few other partitions (rendezvous hashing with bounded loads).
 3. The division is not exclusive. Two members that know different names may both request a
@@ -32,7 +32,7 @@ _NOT_OURS = "%s: ignored a message that is not an announcement of a member: %r"
 _NOT_SAID = "%s: %r could not be announced (%s)"
 
 FIRST = 0.2
-"""Seconds for the other members to answer a new one."""
+"""Timeout in seconds for the other members to respond to a new one."""
 ANNOUNCE_EVERY = 1.0
 """Seconds between two announcements of a member."""
 SILENT_AFTER = 3.5

@@ -3,13 +3,13 @@
 1. A message that was received and not settled is *held*. Each held message has one record, which a
    redelivery of the message only updates.
 2. Deliveries of a consumer are numbered without gaps. While none is missing, a message may be
-   delivered at once. A gap means that the server has delivered a message that is not here: it was
-   lost with a connection, or another process holds it. It will be redelivered later, after newer
-   messages.
+   delivered immediately. A gap means that the server has delivered a message that is not here: it
+   was lost with a connection, or another process holds it. It will be redelivered later, after
+   newer messages.
 3. After a gap, all messages therefore *wait* until the server has no more messages pending than are
-   held here, among those delivered before the server's answer. The waiting messages are then
+   held here, among those delivered before the server's response. The waiting messages are then
    delivered by sequence number, which preserves the order per key. Messages that arrive while the
-   answer is on its way are not counted.
+   response is on its way are not counted.
 4. A settled message is redelivered if its acknowledgement was lost. It is acknowledged again, and
    not delivered.
 5. A message below the last delivered one that is neither held nor known as settled is *out of

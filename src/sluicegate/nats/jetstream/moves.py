@@ -2,8 +2,8 @@
 
 1. Each beginning and each end runs in its own task: a drain takes as long as a handler, while the
    other partitions continue.
-2. A partition that this process leaves is drained, given back, and forgotten. A lost partition
-   begins again at once: the server reports which messages are still pending.
+2. A partition that this process leaves is drained, given back, and dropped. A lost partition
+   begins again immediately: the server reports which messages are still pending.
 3. A deleted consumer is created again after the last settled message, if creating is permitted. In
    a stream that was deleted and created again, sequence numbers denote other messages: its consumer
    begins according to `start`.
@@ -39,8 +39,8 @@ REMOVED_WITHIN = 0.1
 """Delay in seconds before a deleted consumer is created again.
 
 The server reports a deletion before it removes the consumer's files. A consumer created in between
-takes over their older state, or loses its files: with NATS 2.15, 4 of 1,500 consumers created at
-once repeated acknowledged messages, and none of 1,500 created 5 ms later.
+takes over their older state, or loses its files: with NATS 2.15, 4 of 1,500 consumers that were
+created without this delay repeated acknowledged messages, and none of 1,500 created 5 ms later.
 """
 LEAST_SHARE = 50
 """The smallest prefetch per partition, in messages."""
@@ -94,7 +94,7 @@ class Moves:
         """Cancel all tasks, and suspend until they have ended.
 
         The cancellation is repeated if the client swallows it (as `asyncio.wait_for` in Python 3.11
-        does when an answer arrives at the same moment).
+        does when a response arrives at the same moment).
         """
         tasks = {*self._tasks}
         while tasks:

@@ -199,7 +199,7 @@ def partitioned(subject: str, partitions: int, tokens: Sequence[int] = (1,)) -> 
         subject: the subjects of the stream, with `*` for each variable token.
         partitions: the number of partitions, as in `JetStreamSource(partitions=)`. Do not change it
             while messages are stored: keys would move to other partitions.
-        tokens: the numbers of the `*` whose tokens form the key; the first is 1.
+        tokens: the numbers of the `*` whose tokens form the key; the first is 1, and the default.
 
     Raises `ConfigError` for a bad argument.
     """

@@ -83,7 +83,7 @@ class StreamPartition:
     async def begin(self) -> ConsumerState:
         """Find or create the consumer, begin a claim unless the partition is left, and receive.
 
-        Raises errors of the client, `RequestRefused` and `ConfigError`.
+        Raises client errors, `RequestRefused` and `ConfigError`.
         """
         stream = (await self._api.stream())["created"]
         if self._identity.stream != stream:
@@ -308,7 +308,7 @@ class StreamPartition:
         self.intake.restart()
 
     def lose(self) -> None:
-        """End the claim without a drain, and forget its messages, including those in transit."""
+        """End the claim without a drain, and drop its messages, including those in transit."""
         if self._inbox is not None:
             self._inbox.drop()
         self.end()
@@ -317,7 +317,7 @@ class StreamPartition:
     async def give_back(self) -> None:
         """Give back the remaining messages in the order of the stream. Its claim has ended.
 
-        Raises errors of the client, and `RequestRefused`; held messages are then redelivered
+        Raises client errors, and `RequestRefused`; held messages are then redelivered
         elsewhere after the acknowledgement wait.
         """
         try:
@@ -352,7 +352,7 @@ class ClaimInbox:
         self._subscription: Any = None
 
     async def open(self) -> None:
-        """Subscribe. Raises errors of the client."""
+        """Subscribe. Raises client errors."""
         self._subscription = await self._channel.subscribe(f"{self.subject}.*", self._call)
 
     async def _call(self, message: Any) -> None:
@@ -364,7 +364,7 @@ class ClaimInbox:
         self.is_dropped = True
 
     async def close(self) -> None:
-        """Drop it, and unsubscribe. Raises errors of the client."""
+        """Drop it, and unsubscribe. Raises client errors."""
         self.drop()
         subscription, self._subscription = self._subscription, None
         if subscription is not None and self._channel.is_connected:

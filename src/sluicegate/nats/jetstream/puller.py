@@ -29,7 +29,7 @@ IDLE = 5.0
 AFTER_ERROR = 0.5
 """Delay in seconds before the next request after a refused one."""
 MOST_BYTES = 16 << 20
-"""The most bytes per request."""
+"""Maximum number of bytes per request."""
 NANOS = 1_000_000_000
 
 News = Literal["", "taken", "moved", "deleted"]
@@ -194,7 +194,7 @@ class PullWindow:
         self._prefetch = prefetch
 
     def limit(self, most: int) -> None:
-        """Request at most this many messages at once."""
+        """Limit each request to this many messages."""
         self.most = max(1, most)
 
     def wanted(self, received: int, held: int, away: int = 0) -> int:

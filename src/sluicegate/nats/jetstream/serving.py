@@ -52,7 +52,7 @@ _DIVIDED = (
     "stream's subject_transform (see sluicegate.nats.partitioned)"
 )
 AT_ONCE = 250
-"""The most acknowledgements that wait for their responses concurrently."""
+"""Maximum number of acknowledgements that wait for their responses concurrently."""
 
 
 class Serving:
@@ -75,7 +75,7 @@ class Serving:
         """Check the stream and its first consumer.
 
         Raises `ConfigError` for a stream with a different division or a consumer that cannot be
-        read, and errors of the client.
+        read, and client errors.
         """
         config = (await self._session.api.stream())["config"]
         if (wanted := self._options.partitions) is not None:
@@ -252,7 +252,7 @@ class Serving:
     async def settle(self, claims: Collection[SourceClaim]) -> list[SourceClaim]:
         """Acknowledge the settled records of these claims; return the open claims.
 
-        Raises errors of the client.
+        Raises client errors.
         """
         self._check_lapse()
         mine = [each for each in self.moves if each.claim in claims]
@@ -308,7 +308,7 @@ class PendingAcks:
         """Send these acknowledgements and the unsent ones; suspend until the server has received
         them.
 
-        Raises errors of the client; then all of them remain unsent.
+        Raises client errors; then all of them remain unsent.
         """
         self._owed.update(messages)
         sent = dict(self._owed)

@@ -159,7 +159,7 @@ class StreamSessions:
             await wait_until(LOOP_CLOCK, math.inf, self._news)
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
-        """Acknowledge the settled records of these claims. Raises errors of the client."""
+        """Acknowledge the settled records of these claims. Raises client errors."""
         return [] if self._serving is None else await self._serving.settle(positions.keys())
 
     def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
@@ -167,7 +167,7 @@ class StreamSessions:
         return {} if self._serving is None else self._serving.ends(claims)
 
     async def lag(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, Unread]:
-        """Count the unsettled messages on the server. Raises errors of the client."""
+        """Count the unsettled messages on the server. Raises client errors."""
         return {} if self._serving is None else await self._serving.lag(claims)
 
     def extend(self, records: Iterable[SourceRecord]) -> None:

@@ -1,4 +1,4 @@
-"""A stream of NATS JetStream as a source."""
+"""A JetStream stream as a source."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @known_arguments()
 class JetStreamSource:
-    """A stream of NATS JetStream, read through a durable consumer. Messages of a key are handled
+    """A NATS JetStream stream, read through a durable consumer. Messages of a key are handled
     one after another, in the order of the stream; different keys are handled concurrently.
 
     A record has the message's payload as its value, its headers, and its sequence number as the
@@ -60,15 +60,15 @@ class JetStreamSource:
         partitions: the number of partitions of a divided stream (see `partitioned`), which the
             processes of the group share evenly.
         member: the name of this process in the group; default: a unique name.
-        key: the key of a record: `"subject"` (the default; without the partition), the number of a token
-            of the subject (the first is 1) or several of them, `"header:NAME"`, or a function of the
-            subject and the headers.
-        start: the start of a new consumer: `"earliest"`, `"latest"`, a sequence number, or a time
-            (a `datetime` with a time zone).
+        key: the key of a record: `"subject"` (the default; without the partition), the number of a
+            token of the subject (the first is 1) or several of them, `"header:NAME"`, or a function
+            of the subject and the headers.
+        start: the start of a new consumer: `"earliest"` (default), `"latest"`, a sequence number,
+            or a time (a `datetime` with a time zone).
         ack_wait: seconds after which held messages of a dead process pass to others; default 30.
             Extended three times in that time.
-        max_pending: the most held messages of a new consumer; default 10,000. The window of the
-            `Consumer` has to be smaller.
+        max_pending: the maximum number of held messages of a new consumer; default 10,000. The
+            window of the `Consumer` has to be smaller.
         prefetch: number of messages to fetch ahead, for all partitions; default 500. Fewer if the
             consumer has no room for their bytes.
         double_ack: whether each acknowledgement waits for the server's confirmation. Otherwise, if
@@ -175,7 +175,7 @@ class JetStreamSource:
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Acknowledge the settled messages of these claims.
 
-        Raises errors of the client; unsent acknowledgements are sent by the next call.
+        Raises client errors; unsent acknowledgements are sent by the next call.
         """
         return await self._open().commit(positions)
 
@@ -187,7 +187,7 @@ class JetStreamSource:
         """Return the number of unsettled messages, and the age of the oldest, according to the
         server.
 
-        Raises errors of the client.
+        Raises client errors.
         """
         return await self._open().lag(positions.keys())
 

@@ -1,4 +1,4 @@
-"""Messages to subjects of NATS, stored by JetStream or not.
+"""Messages to NATS subjects, stored by JetStream or not.
 
 - `sink`, and `write`: one batch and its replies.
 - `messages`: items and replies in the form of the protocol; `channel`: messages in flight.

@@ -1,6 +1,6 @@
 """Items as messages in the form of the protocol, and JetStream's replies to them. Pure.
 
-1. All payloads of a batch are encoded at once. If that raises, each item is converted alone, so
+1. All payloads of a batch are encoded together. If that raises, each item is converted alone, so
    that only the faulty ones fail.
 2. A subject or a header with a newline could contain commands, so it is refused; values are never
    altered.

@@ -247,11 +247,11 @@ def _stream(stream: object) -> str:
 
 
 def classify_nats(error: BaseException) -> ErrorClass | None:
-    """Classify an error of nats-py, or an answer of JetStream; `None` for any other exception.
+    """Classify a nats-py error, or a JetStream response; `None` for any other exception.
 
     A refused login, a missing permission, a subject without a stream and an account's limits are
     `REFUSED`. A lost connection, and a stream without a leader, are `UNAVAILABLE`. A full stream,
-    and too many publishes without an answer, are `THROTTLE`. A timeout is `UNKNOWN`: the requested
+    and too many publishes without a response, are `THROTTLE`. A timeout is `UNKNOWN`: the requested
     action may have been performed. A message that is too large, or that JetStream refuses, is
     `PERMANENT`.
 

@@ -343,7 +343,7 @@ class KeyChains:
 
     Args:
         indices: the items that can be sent, in order.
-        keys: those of all items of the batch; with `None`, every item can be sent at once.
+        keys: those of all items of the batch; with `None`, every item can be sent immediately.
     """
 
     def __init__(self, indices: Collection[int], keys: Sequence[object] | None) -> None:

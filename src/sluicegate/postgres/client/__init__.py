@@ -1,8 +1,8 @@
 """Connections to PostgreSQL.
 
 `access` and `dsn` say where and how to connect, `connections` lends connections and `statements`
-prepares them, `answers` bounds each answer, `notifications` listens, `errors` and `refusals`
-classify.
+prepares them, `answers` limits the time for each response, `notifications` listens, `errors` and
+`refusals` classify.
 """
 
 from ..._core.public import publish_all

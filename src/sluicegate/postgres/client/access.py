@@ -79,20 +79,20 @@ class PostgresAccess:
             lent are closed.
         statement_timeout: time limit of one statement on the server, in seconds; default: the
             server's, and 5 for monitors. Exceeding it is transient. Not with `pool`.
-        prepared_statements: `"auto"`: statements are prepared, unless the connections come from a
-            pooler such as PgBouncer, which is tested on each new connection and logged once.
-            `True`: always; only for a pooler in session mode, or one that supports prepared
+        prepared_statements: `"auto"` (default): statements are prepared, unless the connections
+            come from a pooler such as PgBouncer, which is tested on each new connection and logged
+            once. `True`: always; only for a pooler in session mode, or one that supports prepared
             statements. `False`: never; statements then run in transaction blocks, which costs a
             small batch two round trips.
         close_timeout: seconds for closing, and for resetting a connection after a cancelled call,
             before it is terminated. Default 5.
-        answer_timeout: seconds for the answer to each statement of the library itself; then the
-            connection is ended, which counts as an outage. Default 20; at most half of the lease
-            of an object with leases.
+        answer_timeout: timeout in seconds for the response to each statement of the library itself;
+            then the connection is ended, which counts as an outage. Default 20; at most half of the
+            lease of an object with leases.
 
-    Raises `ConfigError` for a DSN that is empty or cannot be read strictly, for an option in it that
-    belongs elsewhere, such as `?pool_size=5`, for `connect_options` that the classes set, and for
-    any other bad argument.
+    Raises `ConfigError` for a DSN that is empty or cannot be read strictly, for an option in it
+    that belongs elsewhere, such as `?pool_size=5`, for `connect_options` that the classes set, and
+    for any other bad argument.
     """
 
     dsn: str | None = None
@@ -204,7 +204,7 @@ def arguments_of(access: PostgresAccess) -> dict[str, Any]:
 
 
 async def connect(access: PostgresAccess) -> Connection[Any]:
-    """Open one connection, which prepares no statements. Raises errors of the client."""
+    """Open one connection, which prepares no statements. Raises client errors."""
     import asyncpg  # an optional dependency
 
     known = inspect.signature(asyncpg.connect).parameters
@@ -252,7 +252,7 @@ class Access:
     ) -> Access:
         """Check the arguments. Raises `ConfigError`, which never shows the DSN.
 
-        Half of a `lease` is the most for an answer, so that another connection can extend it. The
+        Half of a `lease` is the limit for a response, so that another connection can extend it. The
         `statement_timeout` is the default of connections that are not lent.
         """
         given = access_of(dsn)
@@ -293,7 +293,7 @@ class Access:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options of asyncpg."""
+        """The asyncpg options."""
         return self.given.connect_options
 
     @property

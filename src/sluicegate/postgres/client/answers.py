@@ -1,12 +1,13 @@
-"""The bound of every wait for an answer of the server, and the liveness of connections.
+"""The limit of every wait for a server response, and the liveness of connections.
 
 1. The statements of the library itself (claims, positions, locks, state) are answered within
    `answer_timeout` seconds each. Otherwise the connection is terminated, so that nothing is read
    from it again, and `UnavailableError` is raised. The statement may have taken effect.
 2. The connection is terminated instead of the call being cancelled: a cancelled call would leave a
-   request to cancel the statement, whose answer the next statement on the connection waits for.
-3. TCP keepalive detects a lost peer of an idle connection, and `TCP_USER_TIMEOUT` one that no longer
-   acknowledges sent bytes, where the platform has it. Writes of rows have no other bound here.
+   request to cancel the statement, whose response the next statement on the connection waits for.
+3. TCP keepalive detects a lost peer of an idle connection, and `TCP_USER_TIMEOUT` one that no
+   longer acknowledges sent bytes, where the platform has it. Writes of rows have no other bound
+   here.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ async def transaction(
 ) -> AsyncGenerator[None]:
     """Enter `con.transaction(**options)`. A rollback that takes too long ends the connection.
 
-    asyncpg's own would wait for ever for a server that does not answer, even in a cancelled task.
+    asyncpg's own would wait forever for a server that does not answer, even in a cancelled task.
     """
     made = con.transaction(**options)
     with bound():
@@ -130,7 +131,7 @@ class AnsweredConnection:
         return type(self._con)
 
     def transaction(self, **options: Any) -> AbstractAsyncContextManager[None]:
-        """As `transaction`, with a bound for the begin and the commit too."""
+        """Like `transaction`, with a bound for the begin and the commit too."""
         bound = partial(answered, self._con, self._seconds, self._place)
         return transaction(self._con, bound, **options)
 

@@ -107,7 +107,7 @@ class Connections:
 
     @asynccontextmanager
     async def opening(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
-        """Lend a connection while the sink is being opened; raises errors of the client."""
+        """Lend a connection while the sink is being opened; raises client errors."""
         con = await self.pool.acquire()
         try:
             yield self.answering(con)
@@ -147,7 +147,7 @@ class Connections:
         """Handle the loss of a prepared statement on the lent connection.
 
         The cause was a pooler if one is detected now, or if it happens `again` after all statements
-        were prepared anew.
+        were prepared again.
         """
         if again or await is_pooled(con):
             self.statements.switch("a prepared statement was lost")
@@ -180,11 +180,11 @@ class Connections:
     def answering(
         self, con: PoolConnectionProxy[Any], seconds: float | None = None
     ) -> PoolConnectionProxy[Any]:
-        """Bound each statement on a lent connection, by the time for an answer or `seconds`."""
+        """Bound each statement on a lent connection, by the time for a response or `seconds`."""
         return AnsweredConnection.of(con, seconds or self._access.answer_timeout, self._place)
 
     async def borrow_soon(self) -> PoolConnectionProxy[Any]:
-        """Take a connection. A new one is there within the time for an answer.
+        """Take a connection. A new one is available within the time for a response.
 
         The wait until others return theirs has no limit of its own: theirs have one.
         """

@@ -186,11 +186,11 @@ _REPAIRS = {
 
 
 def classify_postgres(error: BaseException) -> ErrorClass | None:
-    """Classify an error of PostgreSQL or asyncpg by its SQLSTATE; `None` for any other error.
+    """Classify a PostgreSQL or asyncpg error by its SQLSTATE; `None` for any other error.
 
     A missing table, column, schema or database, a refused login, a read-only server and a full disk
     are `REFUSED`. 42501 is `REFUSED` only if the server names a routine that checks privileges:
-    row-level security and triggers refuse single rows with the same code. Follows `__cause__`.
+    row-level security and triggers refuse individual rows with the same code. Follows `__cause__`.
     Errors of Sluicegate keep their own class. Does not suspend, and does not load asyncpg.
     """
     return classified_by_cause(error, _class_of)
@@ -320,7 +320,7 @@ def is_gone(con: Connection[Any] | PoolConnectionProxy[Any]) -> bool:
 
 
 def is_about_items(error: BaseException) -> bool:
-    """Return whether single rows can be the cause, so that the others can be delivered."""
+    """Return whether individual rows can be the cause, so that the others can be delivered."""
     state = sqlstate(error)
     if state is None or not is_from_server(error):
         return True  # asyncpg could not encode a row: the only remaining cause on the client

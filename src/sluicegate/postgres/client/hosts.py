@@ -29,7 +29,7 @@ def connector(dsn: str, options: Mapping[str, Any], seconds: float) -> Callable[
 
     Args:
         dsn: a checked DSN.
-        options: the options of asyncpg.
+        options: the asyncpg options.
         seconds: the time limit for all hosts.
     """
     import asyncpg  # an optional dependency

@@ -7,8 +7,8 @@
 3. Notifications only shorten the readers' poll interval, so failures are harmless: the first one
    before the next success is logged, and the next call tries again.
 4. `LISTEN` has a connection of its own. If the server ends it, or does not answer a periodic probe,
-   it is replaced, and the source then polls at once, since a notification may have been missed. At
-   the end it is terminated, which needs no answer.
+   it is replaced, and the source then polls immediately, since a notification may have been missed.
+   At the end it is terminated, which needs no response.
 5. There is no `LISTEN` behind a pooler, which shares connections between clients, nor in an
    application's pool of fewer than `LEAST` connections.
 """

@@ -368,7 +368,7 @@ def print_job(detail: JobDetail, *, in_json: bool, payload: bool) -> None:
 
 
 def print_fates(fates: Mapping[int, str], *, in_json: bool) -> None:
-    """Print a line per place with what became of its job, or all as JSON."""
+    """Print a line per place with the result for its job, or all as JSON."""
     if in_json:
         print_json(dict(fates))
     else:

@@ -17,7 +17,7 @@ HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 """The signature, no flags, and no extension."""
 TRAILER = b"\xff\xff"
 EPOCH_DAYS = 10_957
-"""Days from 1970-01-01 to 2000-01-01, the epoch of PostgreSQL."""
+"""Days from 1970-01-01 to 2000-01-01, PostgreSQL's epoch."""
 EPOCH_MICROSECONDS = EPOCH_DAYS * 86_400_000_000
 JSONB_VERSION = b"\1"
 """The byte before the text of a jsonb value."""

@@ -141,7 +141,9 @@ class PostgresStore:
         return await self._connection.ask(self._table, statement, *arguments)
 
     async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
-        """See `Store`. Reads the keys at once and the letters in chunks, without a transaction."""
+        """See `Store`. Reads all keys by one query and the letters in chunks, without a
+        transaction.
+        """
         self.unreadable.clear()
         order = f"state <> '{INTERRUPTED}', number"
         found = await self._ask(

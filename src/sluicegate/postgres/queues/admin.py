@@ -73,10 +73,10 @@ _DROP_QUEUE = "DELETE FROM {schema}.queue q WHERE q.name = $1"
 
 @known_arguments(access=PostgresAccess)
 class QueueAdmin(SchemaObject):
-    """Creates, changes and drops queues, and reports what waits in them and why.
+    """Creates, changes and drops queues, and reports the waiting jobs and the reasons.
 
-    `keys`, `jobs`, `schedules` and `routing` return objects that operate the keys, jobs, schedules and
-    ranges of a queue.
+    `keys`, `jobs`, `schedules` and `routing` return objects that operate the keys, jobs, schedules
+    and ranges of a queue.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
@@ -129,9 +129,9 @@ class QueueAdmin(SchemaObject):
                 default is `"block"`, and `"skip"` and `"park_key"` are refused, since later jobs
                 must not pass the job.
             max_attempts: number of times a job is leased before it becomes poison; default 5.
-            max_depth: the most jobs; default: no limit.
-            max_in_flight: the most concurrent leases; default: no limit.
-            key_rate: the most jobs of a key that start per second; default: no limit.
+            max_depth: the maximum number of jobs; default: no limit.
+            max_in_flight: the maximum number of concurrent leases; default: no limit.
+            key_rate: the maximum number of jobs of a key that start per second; default: no limit.
             keep_done: retention of handled jobs, a `timedelta` or seconds; default: they are not
                 kept.
             keep_dead: retention of dead letters; default: until they are purged.
@@ -246,7 +246,7 @@ class QueueAdmin(SchemaObject):
         Args:
             name: the queue.
             key: report only this key.
-            limit: the most keys; default 50. Blocked and parked keys come first.
+            limit: the maximum number of keys; default 50. Blocked and parked keys come first.
             count_to: the limit for each count of jobs or keys; default 100,000.
         """
         most, jobs = checks.count("limit", limit), checks.count("count_to", count_to)

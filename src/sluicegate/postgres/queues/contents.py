@@ -89,11 +89,12 @@ class LaneAdmin:
     async def lanes(
         self, state: LaneState | None = None, *, limit: int = 100, count_to: int = COUNT_TO
     ) -> list[LaneStats]:
-        """Return keys with work, in one state or in the order blocked, parked, leased, ready, delayed.
+        """Return keys with work, in one state or in the order blocked, parked, leased, ready,
+        delayed.
 
         Args:
             state: only keys in this state.
-            limit: the most keys; default 100.
+            limit: the maximum number of keys; default 100.
             count_to: the limit for the count of each key's jobs; default 1,000.
         """
         states = STATES if state is None else (checks.choice("state", state, STATES),)
@@ -309,16 +310,17 @@ class JobAdmin:
         batch: int = BATCH,
         on_batch: OnBatch | None = None,
     ) -> int:
-        """Enqueue dead letters again, in order, after the waiting jobs; return their number.
+        """Enqueue dead letters again, in order, after the waiting jobs; return the number of
+        enqueued jobs.
 
-        Jobs that become dead letters in the meantime are left out, as are dead letters whose job is
+        Jobs that become dead letters during the call are left out, as are dead letters whose job is
         still blocked.
 
         Args:
             key: only jobs of this key.
             places: only these places, including cancelled jobs.
-            limit: the most jobs; default: all.
-            batch: the most jobs in a transaction; default 1,000.
+            limit: the maximum number of jobs; default: all.
+            batch: the maximum number of jobs in a transaction; default 1,000.
             on_batch: called after each batch with the number of jobs so far.
         """
         batches = Batches(self._access, batch, on_batch)
@@ -345,7 +347,7 @@ class JobAdmin:
                 jobs.
             older_than: an aware time, or an age: only jobs enqueued or finished before.
             key: only jobs of this key.
-            batch: the most jobs in a transaction; default 1,000.
+            batch: the maximum number of jobs in a transaction; default 1,000.
             on_batch: called after each batch with the number of jobs so far.
         """
         checks.choice("what", what, ("waiting", *FINISHED))
@@ -374,7 +376,7 @@ class JobAdmin:
             keep_ids: retention of the ids of handled jobs, which prevent duplicates; default 7
                 days.
             keep_clients: retention of the last numbers of clients; default 90 days.
-            batch: the most rows in a transaction; default 1,000.
+            batch: the maximum number of rows in a transaction; default 1,000.
             on_batch: called after each batch with the number of rows of a kind so far.
         """
         batches = Batches(self._access, batch, on_batch)

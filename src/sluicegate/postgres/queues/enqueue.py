@@ -55,14 +55,15 @@ FROM {schema}.queue q WHERE q.name = $1
 
 
 class Enqueued(NamedTuple):
-    """A job that was enqueued or omitted."""
+    """The result for one job: enqueued or omitted."""
 
     place: int | None
     """Its place in the queue (places have gaps); `None` for an omitted job."""
     id: UUID | None
     state: JobState
-    """`"new"`: it was enqueued. `"known"`: omitted, since a job with its id, or its client's
-    number, was enqueued before. `"locked"`: omitted, since a job with its queueing lock is waiting.
+    """`"new"`: enqueued. `"known"`: omitted because a job with the same id, or the same number
+    of its client, was enqueued before. `"locked"`: omitted because a job with the same queueing
+    lock is waiting.
     """
 
     @property

@@ -43,7 +43,7 @@ class Firing:
         self._at = math.inf
         """When the next tick is due, by the local clock."""
         self._most = MOST_TICKS
-        """The most ticks of a schedule in a transaction."""
+        """Maximum number of ticks of a schedule in a transaction."""
         self._news = Signal()
 
     def expect(self, seconds: float | None) -> None:
@@ -56,7 +56,7 @@ class Firing:
         attempt: Callable[[str, Coroutine[None, None, object]], Awaitable[bool]],
         enqueued: Callable[[], None],
     ) -> None:
-        """Fire due schedules for ever; `attempt` reports errors, `enqueued` is called after jobs."""
+        """Fire due schedules forever; `attempt` reports errors, `enqueued` is called after jobs."""
         while True:
             while self._clock.now() < self._at:
                 await wait_until(self._clock, self._at, self._news)

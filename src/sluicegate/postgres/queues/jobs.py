@@ -38,7 +38,7 @@ JOB_STATES: tuple[JobState, ...] = get_args(JobState)
 STOPPED: dict[str, int] = {"blocked": 1, "parked": 2}
 FINISHED = ("done", "dead", "cancelled")
 ROUNDS = 10
-"""The most statements for a page of waiting jobs."""
+"""Maximum number of statements for a page of waiting jobs."""
 MOST_CLASSES = 100
 """The most error classes that are counted."""
 
@@ -290,7 +290,7 @@ class JobQueries:
         return JobPage(tuple(items), _text_of([source, *cursor]))
 
     async def find(self, places: Collection[int], *, payload: bool) -> list[Job]:
-        """Return the jobs at these places, in order, as far as they are here or kept."""
+        """Return those jobs at these places that still exist or are kept, in order."""
         rows = [row for row in await self._rows("places", payload, places) if row[0] is not None]
         left = {*places}.difference(row[0] for row in rows)
         if left:

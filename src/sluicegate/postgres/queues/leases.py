@@ -44,7 +44,7 @@ RETURNED: Mapping[Fate, ReturnedAs] = {
     "blocked": "blocked",
     "parked": "parked",
 }
-"""The results for the consumer, by the queue's fate of a job."""
+"""The results for the consumer, by the queue's result for a job."""
 
 
 class Lease:

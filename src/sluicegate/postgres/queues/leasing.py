@@ -1,9 +1,9 @@
-"""Leases of jobs: the calls of a queue's functions, and their answers.
+"""Leases of jobs: the calls of a queue's functions, and their results.
 
-1. The answer of a claim may be lost. Its leases then expire, and count as attempts of their jobs.
-2. Every column of a claim can be decoded, whatever a job contains: an error would lose the leases of
-   the other jobs.
-3. A settle identifies each lease by its number, and has an answer for each. A lease that had ended
+1. The response to a claim may be lost. Its leases then expire, and count as attempts of their jobs.
+2. Every column of a claim can be decoded, whatever a job contains: an error would lose the leases
+   of the other jobs.
+3. A settle identifies each lease by its number, and has a result for each. A lease that had ended
    is `lost`: nothing was stored for it.
 4. A lane that another session has locked does not delay other lanes: its lease is `locked`. Nothing
    was stored for it, and it may be settled later. A call about one lease waits for the lock, for at
@@ -55,7 +55,7 @@ _NO_QUEUE = "PS010"
 LOST_AMONG = 100
 """Keys and jobs to check for lost jobs; the monitor checks more."""
 MOST_DUE = 1000
-"""The most schedules that are read at a time."""
+"""Maximum number of schedules that are read at a time."""
 _LOCK_NOT_AVAILABLE = "55P03"
 EXTENSIONS = 3
 """Extensions of a lease within its duration, so that two may fail."""
@@ -127,7 +127,7 @@ class Settlement:
 
 
 class QueueLeases:
-    """Leases of one queue for one consumer. Methods suspend, and raise errors of the client."""
+    """Leases of one queue for one consumer. Methods suspend, and raise client errors."""
 
     def __init__(self, connections: Connections, options: QueueOptions) -> None:
         self._connections = connections
@@ -177,7 +177,7 @@ class QueueLeases:
         return [LeasedJob(*row) for row in rows]
 
     async def settle(self, settlements: Sequence[Settlement]) -> dict[int, Fate]:
-        """Settle leases; return the fate of each by its number.
+        """Settle leases; return the result of each by its number.
 
         This is one transaction, unless a row other than a lane is locked, such as a job's: then
         halves are settled by themselves, down to the lease with that row.
@@ -193,7 +193,7 @@ class QueueLeases:
         return await self.settle(settlements[:half]) | await self.settle(settlements[half:])
 
     async def settle_one(self, settlement: Settlement) -> Fate:
-        """Settle a lease; return its fate.
+        """Settle a lease; return the result.
 
         Suspends while its lane is locked, for at most a quarter of a second.
         """
@@ -207,9 +207,10 @@ class QueueLeases:
     async def settle_on(
         self, connection: PoolConnectionProxy[Any] | Connections, settlement: Settlement
     ) -> Fate:
-        """As `settle_one`, in the transaction of a connection to the same database.
+        """Like `settle_one`, in the transaction of a connection to the same database.
 
-        Raises the client's error for a lane that stays locked: the transaction is to be rolled back.
+        Raises the client's error for a lane that stays locked: the transaction is to be rolled
+        back.
         """
         fates = await self._settle(connection, [settlement], waits=True)
         return fates.get(settlement.lease.number, "lost")
@@ -278,8 +279,8 @@ class QueueLeases:
     async def extend(
         self, leases: Collection[LeaseName], seconds: float
     ) -> dict[int, tuple[Fate, Sequence[int]]]:
-        """Make these leases end in `seconds`; return by their numbers the fate of each, `kept`, `lost`
-        or `locked`, and the places of cancelled jobs.
+        """Make these leases end in `seconds`; return by their numbers the result of each, `kept`,
+        `lost` or `locked`, and the places of cancelled jobs.
         """
         rows = await self._fetch(
             f"SELECT * FROM {self._schema}.extend_leases($1, $2, $3, $4, $5)",
@@ -474,7 +475,7 @@ class Member:
 
     async def join(self) -> None:
         """Find the queue, and become a member. Raises `ConfigError` if it does not exist, and
-        errors of the client.
+        client errors.
         """
         found = await self._queue.check()
         if found is None:
@@ -484,12 +485,12 @@ class Member:
         await self.tell()
 
     async def tell(self) -> None:
-        """Report that this process is alive. Raises errors of the client."""
+        """Report that this process is alive. Raises client errors."""
         to_tick = await self._queue.report_alive(
             self._options.lease, balances=bool(self._is_sticky), pause=REST
         )
         self._expect_tick(to_tick)
 
     async def leave(self) -> None:
-        """End the membership. Raises errors of the client."""
+        """End the membership. Raises client errors."""
         await self._queue.leave()

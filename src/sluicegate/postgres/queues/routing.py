@@ -50,7 +50,7 @@ class RangeAdmin:
         self._group = checks.text("group", group)
 
     async def ranges(self) -> list[RangeStats]:
-        """Return the ranges, in order."""
+        """Return the slot ranges of the group, in order."""
         return await QueueQueries(self._access).ranges(self._queue, self._group)
 
     async def is_automatic(self) -> bool:

@@ -96,14 +96,14 @@ class Schedule:
     last_at: datetime | None
     """The last tick that has fired."""
     last_job: int | None
-    """The place of that tick's job in the queue, when it was enqueued."""
+    """The queue place of the last job that a tick enqueued; `None` before the first one."""
     created_at: datetime
 
     def ticks(self, count: int = 5) -> list[datetime]:
-        """Return the next ticks, none during a pause. Does not suspend.
+        """Return the next ticks; empty while the schedule is paused. Does not suspend.
 
         Args:
-            count: the most ticks; default 5.
+            count: the maximum number of ticks; default 5.
 
         Raises `MissingExtra` without cronsim.
         """
@@ -117,7 +117,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class SchedulePage:
-    """A page of a list of schedules."""
+    """One page of the list of schedules."""
 
     items: tuple[Schedule, ...]
     next: str | None
@@ -276,7 +276,7 @@ class ScheduleAdmin:
             raise await self._missing(name)
 
     async def run_now(self, name: str) -> int:
-        """Enqueue a job of a schedule now, also if it is paused; return the job's place.
+        """Enqueue a job of a schedule now, even if it is paused; return the job's place.
 
         Its ticks do not change. The job's `scheduled_for` is the server's time.
         """

@@ -6,17 +6,19 @@
    job that the queue keeps, its claim ends before the key is free in this process.
 3. `_keep` extends the leases. A lease that had ended, or was not extended in time, is lost: its
    claim ends, and its running handlers have no effect on the queue.
-4. An unreachable server is reported as a trouble, and tried again. The next fetch raises an error
+4. An unreachable server is reported as a problem, and tried again. The next fetch raises an error
    that a retry cannot resolve.
 5. No more jobs are claimed while `LEASED_MOST` are leased, since the consumer no longer counts
    handled jobs that wait to be settled; nor while a lease has to be alone.
-6. At the end, all unsettled jobs are given back at once, without counting an attempt.
+6. At the end, all unsettled jobs are given back immediately, without counting an attempt.
 7. Jobs that were inserted without the trigger are in no lane, so no claim finds them. They are
    reported: looked for while there is nothing to claim, and at the end of a source that ends.
-8. An operator may cancel a leased job. The next extension learns it, and the consumer returns the job.
-9. A lane that another session has locked, such as an operator's, delays its key only. It is left out
-   of the common statements. `_settle_locked` settles it as soon as it is free, and its extension is
-   tried again. Its lease is lost if it is not extended in time, or if the server has ended it.
+8. An operator may cancel a leased job. The next extension reports that, and the consumer returns
+   the job.
+9. A lane that another session has locked, such as an operator's, delays its key only. It is left
+   out of the common statements. `_settle_locked` settles it as soon as it is free, and its
+   extension is tried again. Its lease is lost if it is not extended in time, or if the server has
+   ended it.
 """
 
 from __future__ import annotations
@@ -450,7 +452,7 @@ class Claimer:
 
     async def claim(self, most: int, most_bytes: int, heard: int) -> int:
         """Claim about `most` more jobs, of at most `most_bytes` bytes unless the first is larger;
-        return the number of leases. Raises errors of the client.
+        return the number of leases. Raises client errors.
 
         `heard` is the count of news so far. If the call is cancelled, its claim continues, and adds
         its leases to the book when it ends: the next call waits for that claim.

@@ -59,11 +59,11 @@ class QueueSettings:
     """
     max_attempts: int = 5
     max_depth: int | None = None
-    """The most jobs in the queue; an enqueue beyond it fails."""
+    """Maximum number of jobs in the queue; an enqueue beyond it fails."""
     max_in_flight: int | None = None
-    """The most concurrent leases."""
+    """Maximum number of concurrent leases."""
     key_rate: float | None = None
-    """The most jobs of a key that start per second."""
+    """Maximum number of jobs of a key that start per second."""
     keep_done: timedelta | None = None
     """Retention of handled jobs; seconds become a `timedelta`; default: they are not kept."""
     keep_dead: timedelta | None = None

@@ -94,7 +94,8 @@ class PostgresQueueSink(RecordSink):
         dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
             shown.
         queue: the queue's name. The queue must exist: `sluicegate queue create`.
-        schema: the schema in which `sluicegate pg install` has created the queues.
+        schema: the schema in which `sluicegate pg install` has created the queues; default
+            `"sluicegate"`.
         key: the job's key, text or a whole number below 2^128: the jobs of a key are handled one
             after another, in the order of their commits. Also use it as the batcher's `key=`, so
             that they are enqueued in the order of their items. `None`, the default, means a job

@@ -45,8 +45,9 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
     queue, but may have other effects: delivery is at least once.
 
     The queue decides about a job that cannot be handled (`poison` of `sluicegate queue create`), so
-    a consumer of this source does not accept `poison`, except `poison="exit"`. An attempt with a backoff of `back_after` seconds or more is left to the queue,
-    which counts the attempts across processes.
+    a consumer of this source does not accept `poison`, except `poison="exit"`. An attempt with a
+    backoff of `back_after` seconds or more is left to the queue, which counts the attempts across
+    processes.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
@@ -60,8 +61,8 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
             and automatic ones if the process was killed and restarts within `lease`.
         lease: seconds after which the keys of a dead process pass to others; default 30. Leases are
             extended three times in that time.
-        per_key: the most jobs of a key in a lease; default 10. For a key whose lease was lost it is
-            one.
+        per_key: the maximum number of jobs of a key in a lease; default 10. For a key whose lease
+            was lost it is one.
         poll: seconds between checks for new jobs without a notification; default 0.25.
         back_after: the backoff in seconds from which a job is put back into the queue instead of
             waiting under its lease; default 1.
@@ -126,7 +127,7 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
 
     @property
     def group(self) -> str:
-        """The group of consumers."""
+        """The name of the consumer group."""
         return self._options.group
 
     @property
@@ -149,7 +150,7 @@ class PostgresQueueSource(RecordSource[OpenQueue]):
     async def fetch_settled_offset(self, claim: SourceClaim) -> int:
         """Ask the server for the offset before which all jobs of a claim are settled.
 
-        Raises `PositionLost` for a claim that has ended, and errors of the client.
+        Raises `PositionLost` for a claim that has ended, and client errors.
         """
         return await self._opened.fetch_settled_offset(claim)
 

@@ -1,14 +1,15 @@
 """The ticks of schedules. Pure.
 
-1. A tick is a whole second since the epoch. Those of an interval are its multiples since the epoch, so
-   they do not depend on when a schedule was made, or fired last.
+1. A tick is a whole second since the epoch. Those of an interval are its multiples since the epoch,
+   so they do not depend on when a schedule was made, or fired last.
 2. Cron expressions are evaluated by cronsim, as Debian's cron does. An expression whose minutes and
-   hours do not begin with a star names times of the day. If daylight saving time skips such a time, the
-   tick is at the end of the gap: one tick, also for several skipped times. If a time occurs twice, the
-   tick is at the first one.
-3. Any other expression names moments of the running time: its ticks in a skipped hour do not exist, and
-   those in a repeated hour occur twice. Cronsim computes them for each period between two changes of the
-   clocks. (By itself it leaves out ticks after a change at midnight, or by half an hour.)
+   hours do not begin with a star names times of the day. If daylight saving time skips such a time,
+   the tick is at the end of the gap: one tick, even for several skipped times. If a time occurs
+   twice, the tick is at the first one.
+3. Any other expression names moments of the running time: its ticks in a skipped hour do not exist,
+   and those in a repeated hour occur twice. Cronsim computes them for each period between two
+   changes of the clocks. (By itself it leaves out ticks after a change at midnight, or by half an
+   hour.)
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CATCH_UPS: tuple[CatchUp, ...] = get_args(CatchUp)
 GRACE = 60
 """Seconds by which a tick may be late and still fire with every `catch_up`."""
 MOST_TICKS = 1000
-"""The most ticks of a schedule that fire in one transaction."""
+"""Maximum number of ticks of a schedule that fire in one transaction."""
 _FIELDS = 5
 _DAY = 86_400
 _OF_MACHINE = ("localtime", "posixrules", "right/")

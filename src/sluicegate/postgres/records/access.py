@@ -149,7 +149,7 @@ class SchemaStatements:
         self._schema = quoted(schema)
 
     async def rows(self, query: str, *arguments: object) -> list[Any]:
-        """Return the rows of one statement. Raises errors of the client."""
+        """Return the rows of one statement. Raises client errors."""
         found: list[Any] = await self._con.fetch(
             query.replace("{schema}", self._schema), *arguments
         )

@@ -5,7 +5,7 @@
 2. A record without its own id gets one derived from its item's deduplication token. It is the same
    in every retry of the write, so records that an attempt without a response has written are
    recognized.
-3. If an error may be caused by single records, for example in a user's trigger, the records at
+3. If an error may be caused by individual records, for example in a user's trigger, the records at
    fault are found by bisection, with savepoints in one transaction.
 4. Any other error applies to the whole write. Without a response to the only statement, or to the
    COMMIT, the outcome is unknown; a retry resolves it by the ids.
@@ -112,7 +112,9 @@ class RecordSink(SchemaObject):
 
     @abstractmethod
     async def _look_up(self, con: PoolConnectionProxy[Any]) -> None:
-        """Check the rights of the role, and read what the writes need. Raises `ConfigError`."""
+        """Check the rights of the role, and read the settings that the writes need. Raises
+        `ConfigError`.
+        """
 
     @abstractmethod
     def _notifier_on(self, connections: Connections) -> Notifier:
@@ -265,11 +267,11 @@ class RecordWrite(ABC, Generic[ColumnsT]):
 
     @abstractmethod
     async def _send(self, con: PoolConnectionProxy[Any], places: Sequence[int]) -> Any:
-        """Write the records at these places; return the answers."""
+        """Write the records at these places; return the results."""
 
     @abstractmethod
     def _note(self, answers: Any) -> None:
-        """Record the answers."""
+        """Record the results."""
 
     async def _write(
         self, con: PoolConnectionProxy[Any], places: Sequence[int], together: Awaitable[Any]

@@ -1,7 +1,7 @@
-"""Sources over a schema of streams and queues, and what serves one while it is open.
+"""Sources over a schema of streams and queues, and the parts that serve one while it is open.
 
 1. The first attempt to begin raises a `ConfigError`. Later, and in the background, an unreachable
-   server is reported as a trouble, and tried again; the next fetch raises an error that a retry
+   server is reported as a problem, and tried again; the next fetch raises an error that a retry
    cannot resolve.
 2. Background tasks end before the claims are ended and given back.
 """
@@ -88,7 +88,9 @@ class Serving(ABC):
         """End all claims."""
 
     async def _attempt(self, what: str, attempt: Coroutine[None, None, object]) -> bool:
-        """Whether an attempt succeeded. Its error becomes a trouble, or the failure of the source."""
+        """Whether an attempt succeeded. Its error becomes a problem, or the failure of the
+        source.
+        """
         try:
             await attempt
         except ConfigError as error:
@@ -149,7 +151,7 @@ class RecordSource(ABC, Generic[ServingT]):
     async def _serve(
         self, connections: Connections, host: ClaimHost, stack: AsyncExitStack
     ) -> ServingT:
-        """Build what serves the open source."""
+        """Build the parts that serve the open source."""
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
@@ -189,5 +191,5 @@ class RecordSource(ABC, Generic[ServingT]):
         return await self._opened.commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """Return the offsets after the last records of these claims. Raises errors of the client."""
+        """Return the offsets after the last records of these claims. Raises client errors."""
         return await self._opened.ends(claims)

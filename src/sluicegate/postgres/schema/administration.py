@@ -71,7 +71,7 @@ async def install_streams(
     Raises:
         ConfigError: for a bad argument, a refused login, a schema with other objects or an older
             version, missing rights of the role, or a role that does not exist.
-        UnavailableError: no server answers, or the connection was lost.
+        UnavailableError: no server responds, or the connection was lost.
         RefusedError: the server refuses, for example because it is read-only.
     """
     roles = checked_roles(
@@ -109,7 +109,7 @@ async def upgrade_streams(
 
     Raises:
         ConfigError: for a bad argument, a refused login, a missing schema or one of another owner.
-        UnavailableError: no server answers, the connection was lost, or a long transaction uses
+        UnavailableError: no server responds, the connection was lost, or a long transaction uses
             the schema.
         RefusedError: the server refuses, for example because it is read-only.
     """
@@ -151,8 +151,8 @@ async def check_streams(
 
     Raises:
         ConfigError: for a bad argument, or a refused login.
-        UnavailableError: no server answers, or the connection was lost.
-        RefusedError: the server refuses to answer.
+        UnavailableError: no server responds, or the connection was lost.
+        RefusedError: the server refuses the queries.
     """
     roles = checked_roles(
         append=append,

@@ -131,7 +131,7 @@ async def opened_schema(con: AnyConnection, name: str = DEFAULT_SCHEMA) -> LogSc
 
     Suspends for two round trips, which must be in a transaction behind a pooler; changes nothing.
     Raises `ConfigError`, with the command that repairs it, if the schema is missing, older or too
-    new, or the role may not use it; and errors of the client.
+    new, or the role may not use it; and client errors.
     """
     check_schema_name(name)
     found = await found_schema(con, name)
@@ -217,7 +217,7 @@ async def connected_to_log(stack: AsyncExitStack, access: Access, schema: str) -
     """Connect and check the schema; `stack` closes the connections.
 
     Raises `ConfigError` if the server refuses the connection or the schema is missing or older, and
-    `UnavailableError` if no server answers.
+    `UnavailableError` if no server responds.
     """
     connections = await Connections.to(access)
     stack.push_async_callback(connections.close)

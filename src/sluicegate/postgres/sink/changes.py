@@ -1,10 +1,11 @@
-"""Items that say what they do to the table: insert, update or delete a row, or update a part of it.
+"""Items that declare their change to the table: insert, update or delete a row, or update a part of
+it.
 
 1. A batch has the effect of its items one by one, in order. Its deletions run first: an upsert
-   before the last deletion of its key is left out, and counts as delivered. With a version column, an
-   upsert with a higher version than the deletion stays, and one with a lower version is left out,
-   also after it; a stored row with a higher version stays as well. A deleted row leaves no version
-   behind: a late item of a later batch creates it again.
+   before the last deletion of its key is left out, and counts as delivered. With a version column,
+   an upsert with a higher version than the deletion stays, and one with a lower version is left
+   out, even after the deletion; a stored row with a higher version stays as well. A deleted row
+   leaves no version behind: a late item of a later batch creates it again.
 2. Keys are compared as Python compares them, so `a` and `A` are two, whatever the collation.
 3. An item with a list of *present* columns updates these and its version. The columns that are
    absent keep their values; a value that is present and `None` is NULL. If there is no row, one is
@@ -49,7 +50,7 @@ DROP_STAGING = f"DROP TABLE IF EXISTS {', '.join(f'{SCHEMA}.{each}' for each in 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """How an item says what it does to the table, for `PostgresSink(changes=)`.
+    """How an item declares its change to the table, for `PostgresSink(changes=)`.
 
     Args:
         op_column: the name of the operation in an item. Without it, every item is an upsert.

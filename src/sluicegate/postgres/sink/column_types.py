@@ -1,7 +1,7 @@
-"""Column types for values, for type hints, and for schemas of Avro and of Spark.
+"""Column types for values, for type hints, and for Avro and Spark schemas.
 
-1. Numbers of several kinds have the type that takes all of them; so have dates and times of day with
-   dates. Of other mixtures the first value decides: the others fail their rows.
+1. Numbers of several kinds have the type that takes all of them; so have dates and times of day
+   with dates. Of other mixtures the first value decides: the others fail their rows.
 2. `None` says nothing about a type.
 3. A type that the user writes is SQL: one type, with its length and its array bounds.
 """
@@ -147,7 +147,7 @@ def _common(kinds: Iterable[str | None]) -> str | None:
 
 @runtime_checkable
 class SparkSchema(Protocol):
-    """A `StructType` of Spark."""
+    """A Spark `StructType`."""
 
     def jsonValue(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         """The fields as values of JSON."""
@@ -155,18 +155,18 @@ class SparkSchema(Protocol):
 
 
 def postgres_columns(schema: type | Mapping[str, Any] | SparkSchema) -> dict[str, str]:
-    """The columns of a schema and their PostgreSQL types, for `PostgresSink(columns=)`.
+    """Return the columns of a schema with their PostgreSQL types, for `PostgresSink(columns=)`.
 
     Args:
         schema: a dataclass, a pydantic model or another class with type hints, a parsed Avro
-            schema of a record, or the schema of a DataFrame of Spark (`df.schema`). `datetime` is
-            `timestamptz`; of an Avro union with null the other type counts; records, maps and
-            Avro's arrays are `jsonb`. Of Spark's types, structs, maps and variants are `jsonb`, and
-            so are arrays that contain them; other arrays are arrays of PostgreSQL, of as many
-            dimensions as they are nested.
+            record schema, or the schema of a Spark DataFrame (`df.schema`). `datetime` becomes
+            `timestamptz`. In Avro, a union with null becomes the other type; records, maps and
+            arrays become `jsonb`. In Spark, structs, maps, variants and arrays that contain them
+            become `jsonb`; other arrays become PostgreSQL arrays, with one dimension per level of
+            nesting.
 
-    Returns a dictionary, in which single types may be replaced. Raises `ConfigError` for a field
-    without a type of PostgreSQL, naming it. Does not suspend.
+    Returns a new dictionary; you may replace individual types in it. Raises `ConfigError` for a
+    field that has no known PostgreSQL type, and names the field. Does not suspend.
     """
     if isinstance(schema, Mapping):
         if schema.get("type") != "record":
@@ -226,7 +226,7 @@ def _of_avro(schema: Avro, named: dict[str, str]) -> str | None:
 
 
 def _of_spark(kind: str | Mapping[str, Any]) -> str | None:
-    """The type of a type of Spark, as its JSON shows it."""
+    """The PostgreSQL type of a Spark type, as its JSON shows it."""
     if isinstance(kind, str):
         name, _, size = kind.partition("(")
         name = name.partition(" to ")[0].partition(" collate ")[0]

@@ -1,4 +1,4 @@
-"""Refusals of the table, as opposed to errors of single rows, each with its repair.
+"""Refusals of the table, as opposed to errors of individual rows, each with its repair.
 
 1. The table is read again before a row is blamed. A missing table, column or key is a refusal; a
    changed table results in a new plan, with which the same rows are written again.

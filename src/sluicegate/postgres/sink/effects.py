@@ -104,8 +104,8 @@ class PostgresEffects(PositionsInTable):
         pool_size: number of connections, and therefore of partitions in concurrent transactions;
             default 10.
         idle_timeout: seconds for which a transaction may be idle between two statements, for
-            example while a handler waits for another service. After that the server ends it, so
-            that a frozen process holds no locks. A slower handler fails.
+            example while a handler waits for another service; default 10. After that the server
+            ends it, so that a frozen process holds no locks. A slower handler fails.
         positions: the table of positions, taken literally; created if it is missing.
         schema: the schema of that table; default: found by the search path.
 
@@ -315,7 +315,7 @@ class EffectsTransaction(MovesPosition):
         await self._top.commit()
 
     async def roll_back(self) -> None:
-        """Roll back within `close_timeout`, also after a cancelled statement; or close the
+        """Roll back within `close_timeout`, even after a cancelled statement; or close the
         connection.
 
         Cancelling a statement sends a separate request to the server, whose response the rollback

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _BINARY = 1
 """The binary format, as in PostgreSQL's protocol."""
 _ONLY_DECODED = frozenset({4600, 4601})
-"""The types of summaries in BRIN indexes, whose codecs of asyncpg have no encoder."""
+"""The types of summaries in BRIN indexes, whose asyncpg codecs have no encoder."""
 PAUSE = 50
 """Number of batches that asyncpg encodes after one with a declined value."""
 _UTF8 = frozenset({"UTF8", "UTF-8"})
@@ -98,7 +98,7 @@ async def _without_binary(
 ) -> list[TableColumn]:
     """The columns whose types asyncpg cannot encode in binary form, the only one that it copies.
 
-    asyncpg is asked for its codecs. It loads those of the types that are not built in when a
+    Its codecs are those of asyncpg, which loads those of the types that are not built in when a
     statement has a parameter of the type; for some types it has none at all, and refuses that.
     """
     from asyncpg import InterfaceError, InternalClientError  # an optional dependency

@@ -1,7 +1,7 @@
 """Creates the table of a sink, and adds columns to it.
 
-1. The names of an item are the keys of a mapping, the fields of an object with declared ones, or the
-   columns of a record batch. A name is *strange* if it is neither in `columns` nor was taken up
+1. The names of an item are the keys of a mapping, the fields of an object with declared ones, or
+   the columns of a record batch. A name is *new* if it is neither in `columns` nor was taken up
    before. Rows (tuples, lists, those of `row`) have values for `columns` only.
 2. A write begins with a plan that has a column for each value, so that no way of writing and no
    repair knows that tables grow. A column of `columns` that is not in the table is *pending* until
@@ -86,7 +86,7 @@ _SAVED = "sluicegate.lock_timeout"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrowthSettings:
-    """Whether a sink creates its table, and what happens to new names. Raises `ConfigError`."""
+    """Whether a sink creates its table, and the treatment of new names. Raises `ConfigError`."""
 
     create_table: str
     on_new_column: str | None
@@ -201,7 +201,7 @@ class Growth:
         )
 
     def refused(self, batch: Batch[Any], plan: TablePlan) -> dict[int, Exception]:
-        """The errors, by index, of items with a strange name that cannot be left out."""
+        """The errors, by index, of items with a new name that cannot be left out."""
         strange = [*self._strange(batch, plan)]
         if not strange:
             return {}

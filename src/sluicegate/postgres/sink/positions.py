@@ -361,7 +361,7 @@ class PositionOwner:
         return [owned.partition for owned in moved]
 
     def release(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Forget these partitions."""
+        """Drop these partitions."""
         for each in partitions:
             self._owned.pop((group, each), None)
 
@@ -438,7 +438,7 @@ class PositionsInTable(Openable, ABC):
         return await self._owner.store(group, positions)
 
     def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Forget claimed positions."""
+        """Give up the claims of these partitions."""
         if self.is_open:
             self._owner.release(group, partitions)
 

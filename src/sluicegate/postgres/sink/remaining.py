@@ -36,8 +36,9 @@ def without(given: GivenRows, refused: Mapping[int, Exception]) -> GivenRows:
 class Remaining:
     """The rows of one batch that are still to be written, and the outcomes of the others.
 
-    `rows` are the remaining rows, and `indices` their indices in the batch. `errors`, `outcomes` and
-    `details` are by index in the batch: the failed items, the safe ones, and what is known of them.
+    `rows` are the remaining rows, and `indices` their indices in the batch. `errors`, `outcomes`
+    and `details` are by index in the batch: the failed items, the safe ones, and their known
+    details.
     """
 
     def __init__(

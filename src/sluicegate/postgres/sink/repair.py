@@ -1,7 +1,7 @@
-"""Writes that did not succeed at once: the cause of a failed statement, and rows of an attempt with
-an unknown outcome.
+"""Writes that did not succeed immediately: the cause of a failed statement, and rows of an attempt
+with an unknown outcome.
 
-The cause is the connection, the way of sending, the table, or single rows.
+The cause is the connection, the way of sending, the table, or individual rows.
 """
 
 from __future__ import annotations

@@ -248,10 +248,10 @@ def _insertion(facts: PlanFacts) -> str:
     rows in the verdict.
 
     Errors that are not caused by a row end it, including a missing privilege. Row-level security,
-    which has the same code, refuses single rows. A row that refers to a later one, which a statement
-    of all rows would accept, is inserted after it. Rows are inserted in the order of the batch, on
-    which the results depend, so the existing rows that they replace are first locked in the order of
-    the key.
+    which has the same code, refuses individual rows. A row that refers to a later one, which a
+    statement of all rows would accept, is inserted after it. Rows are inserted in the order of the
+    batch, on which the results depend, so the existing rows that they replace are first locked in
+    the order of the key.
 
     Values that were staged as text are read first: an error there is the row's own, whatever its
     code. The input of a type may raise the codes of missing tables (regclass) and of syntax

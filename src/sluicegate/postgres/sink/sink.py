@@ -65,24 +65,24 @@ class PostgresSink(PositionsInTable):
             for `"update"` the primary key, or the first unique key within `columns`. It is the
             primary key of a table that is created, which `"error"` needs too if rows of an
             unknown outcome are to be found.
-        create_table: `"if_missing"`: a missing table is created, when the sink is opened if `columns`
-            has the types, otherwise with the types of the first values. A column whose first values
-            are all `None` is added with the first other value. Not in `transaction`, with
-            positions or stages, which need the types. `"never"` (the default): it must exist.
+        create_table: `"if_missing"`: a missing table is created, when the sink is opened if
+            `columns` has the types, otherwise with the types of the first values. A column whose
+            first values are all `None` is added with the first other value. Not in `transaction`,
+            with positions or stages, which need the types. `"never"` (the default): it must exist.
         on_new_column: the treatment of values under a name that is not in `columns`, in mappings,
             objects with declared fields and record batches. `"add"`: the value is written; a
             column that the table lacks is added first, without a default, by the type of its first
             values. Items without such a value have NULL. `"fail"`: the item fails alone.
             `"ignore"`: the value is not written, which is logged as a warning once for a name.
-            `None` (the default): it is not written, and names are not looked at.
+            `None` (the default): it is not written, and names are not checked.
         update_columns: the columns that `"update"` replaces, besides the version; default: every
             other column.
         version_column: with `"update"`, replace only rows with a lower version, or with none, so
             that an old row never overwrites a newer one. A row without a version is refused.
-        changes: how an item says that it deletes a row, or updates a part of it; needs
+        changes: how an item declares that it deletes a row, or updates a part of it; needs
             `on_conflict="update"`. The key is that of the conflicts. An item that a later deletion
-            in its batch undoes is not written, and counts as delivered. Not with `row`, and not with
-            stages.
+            in its batch undoes is not written, and counts as delivered. Not with `row`, and not
+            with stages.
         row: a function from an item to its row.
         returning: columns of the stored row, such as a generated number, for the item's receipt:
             its `detail` is then a dictionary of them. An item whose row was skipped, or replaced by
@@ -98,14 +98,14 @@ class PostgresSink(PositionsInTable):
         copy_threshold: the number of rows from which they are sent by `COPY`; default 50. If
             conflicts are handled, rows are returned, or a codec in text format prevents `COPY`,
             they are sent by one `INSERT` from arrays instead, by default from 150 rows on. Fewer
-            rows are one `INSERT` with a parameter per value. Each number of rows has its own prepared statement; with more than
-            32 different numbers, the others are written one by one in a pipeline, or as above from
-            50 rows on.
+            rows are one `INSERT` with a parameter per value. Each number of rows has its own
+            prepared statement; with more than 32 different numbers, the others are written one by
+            one in a pipeline, or as above from 50 rows on.
         staging_threshold: the number of rows from which `COPY` into a staging table replaces the
             `INSERT` from arrays; default 10,000.
         pool_size: number of connections, and therefore of concurrent writes; default 10. Of a pool
-            that is lent, the number that may be used at once; it must have as many. A batcher with
-            more workers is refused.
+            that is lent, the number that may be used concurrently; it must have as many. A batcher
+            with more workers is refused.
         ledger: the table in which `transaction` records committed units, taken literally; created
             if it is missing. It is in `schema`; without that it is found by the search path, and
             created in the table's schema. It keeps the last 100 versions of an application for each
@@ -184,12 +184,14 @@ class PostgresSink(PositionsInTable):
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many concurrent writes as connections; idempotent unless a conflict is an error. An
-        open sink is then repeatable if the table has a unique key among the columns: rows of an
-        earlier attempt are found by it.
+        """The abilities of the sink.
 
-        `key_prefix_safe`, without `changes`: in a batch with keys, no row is written after a refused
-        row of the same key.
+        - `max_concurrency`: the number of connections.
+        - `idempotent`, unless a conflict is an error.
+        - `repeatable`, once the sink is open, if the written columns include a unique key of the
+          table: it identifies rows that an earlier attempt has stored.
+        - `key_prefix_safe`, without `changes`: in a batch with keys, no row is written after a
+          refused row of the same key.
         """
         known, table = self._settings.capabilities, self._table
         has_key = table is not None and (
@@ -243,7 +245,7 @@ class PostgresSink(PositionsInTable):
 
     @property
     def replaces_by(self) -> tuple[str, ...] | None:
-        """The conflict columns of an update, as far as known before opening; otherwise `None`."""
+        """The conflict columns of an update, if known before opening; otherwise `None`."""
         target = self._settings.target
         if target.mode != "update" or self._settings.row is not None:
             return None

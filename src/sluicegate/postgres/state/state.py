@@ -2,7 +2,7 @@
 
 1. The position moves last in a transaction, on the condition that the ownership and the known
    position are unchanged.
-2. Each transaction writes a mark beside the state, with the position and a number that the
+2. Each transaction writes a mark alongside the state, with the position and a number that the
    position's metadata repeats. A state that does not belong to the position is refused.
 3. After a failure the position is read: its number shows whether the transaction is stored.
 """
@@ -64,14 +64,14 @@ class PostgresState(PositionedState):
         schema: the schema of both tables; default: found by the search path.
         positions: the table of positions; created if it does not exist.
         codec: the encoding of values; default: JSON.
-        max_pending: the most turns whose changes wait for their position. At this limit, no later
-            event of the partition begins until they are stored.
-        max_pending_bytes: the same in bytes of keys and encoded values.
+        max_pending: the maximum number of turns whose changes wait for their position; default
+            10,000. At this limit, no later event of the partition begins until they are stored.
+        max_pending_bytes: the same in bytes of keys and encoded values; default 16 MiB.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
     not connect. Opening suspends; it raises `ConfigError` for a wrong user, password, database or
     certificate, for a table with other columns or missing privileges, and for a table that cannot
-    be created; and `UnavailableError` if no server answers.
+    be created; and `UnavailableError` if no server responds.
     """
 
     _run_time = ("_opened", "_kept")
@@ -209,7 +209,7 @@ class PostgresKeeper:
 
         Raises `ConfigError` for a state of a different position.
         """
-        del entries  # the table cannot lose single rows
+        del entries  # the table cannot lose individual rows
         claimed = self._of(partition)
         async with self._connections.lent(answered=True) as con:
             await con.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -250,7 +250,7 @@ class PostgresKeeper:
         return False
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these partitions."""
+        """Drop these partitions."""
         for each in partitions:
             self._owned.pop(each, None)
 

@@ -4,13 +4,13 @@
    that moves the partition's position in the ledger of positions, which fences earlier owners.
 2. The ledger stores the table's oid with each position, so that a recreated table without the state
    before the position is refused.
-3. A restore reads the rows of a partition in the order of their keys, one page at a time. A cursor of
-   asyncpg would prepare a statement, which a pooler in transaction mode leaves in a session that
+3. A restore reads the rows of a partition in the order of their keys, one page at a time. A cursor
+   of asyncpg would prepare a statement, which a pooler in transaction mode leaves in a session that
    others use.
 4. The number of written and deleted rows is checked: a trigger or rule that leaves some out would
    change the state without an error.
 5. The mark of a partition is a row as well. Its partition is negative (-1 for 0, -2 for 1, and so
-   on), so that it is no entry.
+   on), so that it is not an entry.
 """
 
 from __future__ import annotations
@@ -41,11 +41,13 @@ if TYPE_CHECKING:
 
 
 PAGE = 5000
-"""Rows in a page of a restore, and the most rows in a statement."""
+"""Rows in a page of a restore, and the maximum number of rows in a statement."""
 PAGE_SIZE = 4 << 20
-"""The most characters, or bytes, of values in a statement; a larger value is written alone."""
+"""Maximum number of characters, or bytes, of values in a statement; a larger value is written
+alone.
+"""
 LARGEST_VALUE = 16 << 20
-"""The most bytes in an encoded value."""
+"""Maximum number of bytes in an encoded value."""
 
 MARK_KEY = "sluicegate"
 _KEY = ("consumer_group", "topic", "partition", "key")

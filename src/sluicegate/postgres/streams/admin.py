@@ -130,7 +130,8 @@ class SubscriptionAdmin(SchemaObject):
     async def lag(
         self, subscription: str | None = None, *, count_to: int = COUNT_TO
     ) -> dict[str, SubscriptionStats]:
-        """Return the unhandled messages of subscriptions, up to the horizon.
+        """Return statistics of subscriptions, with the number of unhandled messages up to the
+        horizon.
 
         Args:
             subscription: only this one; default: all.

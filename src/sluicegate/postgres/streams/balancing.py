@@ -4,7 +4,7 @@
    ones. Otherwise a process has a fixed number of slots at a time, preferably those with unread
    messages.
 2. Slots are claimed in the order of the append times of their oldest unread messages, without
-   waiting for any of them. A process that cannot claim all at once first claims those that it has
+   waiting for any of them. A process that cannot claim all together first claims those that it has
    not served in this round. The round ends when none of them is free, so that a slot that another
    process keeps does not delay it.
 3. When the share shrinks, slots are released in proportion: the same fraction of the slots with
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sluicegate.postgres")
 
 CHUNK = 64
-"""The most locks to request at once, in addition to the required ones."""
+"""Maximum number of locks to request by one call, in addition to the required ones."""
 REVOKE_WITHIN = 30.0
 """Seconds to drain a claim when its slot is released; the consumer's `drain` if it is shorter."""
 
@@ -93,7 +93,7 @@ class Balancer:
         """The positions that are not delivered."""
 
     async def balance(self) -> float:
-        """Check once; return the seconds until the next check. Raises the errors of the client, the
+        """Check once; return the seconds until the next check. Raises client errors, the
         state and the locks, and `ConfigError` for errors that repetition cannot resolve.
         """
         subscribed = await self._stored.read()
@@ -236,7 +236,7 @@ class StandingHorizon:
         self._since = 0.0
 
     async def check(self) -> None:
-        """Check once. Raises errors of the client."""
+        """Check once. Raises client errors."""
         position, last, _ = await self._log.horizon()
         now = self._clock.now()
         if position != self._at or position >= last:

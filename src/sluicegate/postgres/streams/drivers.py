@@ -228,7 +228,7 @@ class Fault(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException) -> Fault | None:
-        """Read an error of asyncpg, psycopg or psycopg2; `None` for one without a SQLSTATE."""
+        """Read an asyncpg, psycopg or psycopg2 error; `None` for one without a SQLSTATE."""
         state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
         if not isinstance(state, str):
             return None

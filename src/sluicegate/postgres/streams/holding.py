@@ -3,14 +3,14 @@
 1. A slot is locked, then its position is read, then its claim begins. The position therefore
    includes all earlier work of other processes.
 2. A claim is released in this order: the host drains running messages, its position is stored, the
-   claim ends, the lock is released. A loss ends the claim at once, and stores nothing.
+   claim ends, the lock is released. A loss ends the claim immediately, and stores nothing.
 3. Only one attempt to store positions or to begin claims is in progress at a time. A position that
    is read for a new claim can therefore not be overtaken by an older attempt of this process.
 4. From the moment a lock is requested it is marked for release, unless a claim begins, so that an
    error leaves no lock behind. Marked locks are released before others are taken, and at the end.
 5. Locks that were not extended within the longest possible lease are lost, with their claims.
-6. A slot that another session has locked, such as an operator's, delays itself only: its position is
-   stored, and its lock extended, as soon as it is free.
+6. A slot that another session has locked, such as an operator's, delays itself only: its position
+   is stored, and its lock extended, as soon as it is free.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sluicegate.postgres")
 
 KEEPS = 3
-"""Intervals without an answer after which locks are considered lost."""
+"""Intervals without a response after which locks are considered lost."""
 UNLOCK_WITHIN = 2.0
 """Seconds for unlocking at the end. Remaining leases expire."""
 

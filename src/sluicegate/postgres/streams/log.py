@@ -51,7 +51,7 @@ class StreamLog:
     Only a description: it has no connection, and may be shared by threads and processes.
 
     Args:
-        schema: the schema in which `sluicegate pg install` created the log.
+        schema: the schema in which `sluicegate pg install` created the log; default `"sluicegate"`.
         propagate: whether messages that are appended within a recorded OpenTelemetry span have its
             trace context (`traceparent`, `tracestate`) in their metadata, unless given there.
 
@@ -64,7 +64,7 @@ class StreamLog:
 
     @property
     def schema(self) -> str:
-        """The schema of the log."""
+        """The name of the schema that contains the log."""
         return self._schema
 
     async def append(
@@ -81,9 +81,8 @@ class StreamLog:
         never if it rolls back. Without a transaction they are committed immediately.
 
         Args:
-            connection: yours: a connection of asyncpg (also of a pool) or of psycopg 3
-                (`AsyncConnection`), or a session or connection of SQLAlchemy (`AsyncSession`,
-                `AsyncConnection`).
+            connection: your own: an asyncpg connection (pooled or not), a psycopg 3
+                `AsyncConnection`, or an SQLAlchemy `AsyncSession` or `AsyncConnection`.
             stream: the name of the stream, such as `"order-17"`; the part before the first `-` is
                 its category. The first message creates the stream.
             messages: one or several, appended in this order, with successive versions.
@@ -98,7 +97,7 @@ class StreamLog:
         Raises `VersionConflict` if the stream is at another version, `MessageIdConflict` if an id
         belongs to another message, `ConfigError` for a bad argument, `RefusedError` if the log is
         not installed or the role may not append, and otherwise the driver's errors. In all these
-        cases nothing is appended. As after any error of the server, the transaction can then only
+        cases nothing is appended. As after any server error, the transaction can then only
         be rolled back; a savepoint around the call limits this to the savepoint.
 
         Suspends for one round trip, and while another transaction that appends to the stream is
@@ -116,9 +115,9 @@ class StreamLog:
         *,
         expected: int | None = None,
     ) -> list[Appended]:
-        """As `append`, on a blocking connection. Blocks the thread.
+        """Like `append`, on a blocking connection. Blocks the thread.
 
-        The connection is a `Connection` of psycopg 3, or a `Session` or `Connection` of SQLAlchemy.
+        The connection is a psycopg 3 `Connection`, or an SQLAlchemy `Session` or `Connection`.
         """
         call = self._call(stream, messages, expected)
         with _append_errors(call):
@@ -136,7 +135,7 @@ class StreamLog:
             dsn: where to connect, as for `PostgresSink`. Never shown.
 
         Entering connects, and suspends. Raises `ConfigError` if the server refuses the connection,
-        and `UnavailableError` if no server answers. The exit sends a pending notification.
+        and `UnavailableError` if no server responds. The exit sends a pending notification.
         """
         need_asyncpg()
         connections = await Connections.to(Access.of(dsn, size=1))
@@ -210,7 +209,7 @@ def channel_of(schema: str) -> str:
 
 
 def readers_of(schema: str) -> str:
-    """Return what log lines call the readers of a schema's log."""
+    """Return the name in log lines of the readers of a schema's log."""
     return f"readers of the streams in {schema!r}"
 
 

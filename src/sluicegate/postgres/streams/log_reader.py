@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 FEW = 16
-"""The most slots to read by index."""
+"""Maximum number of slots to read by index."""
 NEVER = 2**63 - 1
 """The cursor of a slot that is not to be read."""
 _COLUMNS = (
@@ -53,7 +53,7 @@ _COLUMNS = (
     f"{milliseconds('m.at')}, convert_to(m.data::text, 'UTF8'), m.metadata::text"
 )
 SPREAD = 10_000
-"""The most positions between the cursors of a group."""
+"""Maximum number of positions between the cursors of a group."""
 _SERVER = "extract(epoch FROM pg_postmaster_start_time())::float8"
 TELL_AFTER = 10_000
 """Number of positions without a record after which a slot's position moves nevertheless."""
@@ -98,7 +98,7 @@ class ServerReplaced(Exception):
 
 
 class LogReader:
-    """Reads the selected messages of the log. Methods suspend, and raise errors of the client."""
+    """Reads the selected messages of the log. Methods suspend, and raise client errors."""
 
     def __init__(self, connections: Connections, selection: SelectedLog) -> None:
         self._connections = connections
@@ -276,7 +276,7 @@ class Page(NamedTuple):
     first: int
     last: int
     room: int
-    """The most messages to read."""
+    """Maximum number of messages to read."""
 
     def reach(self, positions: Sequence[int], *, is_cut: bool = False) -> int:
         """Return the offset before which everything was read, if the read returned these positions;
@@ -320,11 +320,12 @@ def _group(wanted: Iterable[HeldSlot], horizon: int) -> list[list[HeldSlot]]:
 class StreamDelivery:
     """Fetches of one open source: reads pages of the log, and delivers their messages to claims.
 
-    1. A cancelled fetch has delivered nothing: cursors move in one stretch after the last query, and a
-       claim that has ended in the meantime delivers nothing.
-    2. Offsets between messages have no record. They are reported to the consumer with the next record
-       of the slot, and without one only after `TELL_AFTER` positions, because each report is a position
-       to store. A skipped message is reported at once, so that it is not taken for unread.
+    1. A cancelled fetch has delivered nothing: cursors move in one stretch after the last query,
+       and a claim that has ended in the meantime delivers nothing.
+    2. Offsets between messages have no record. They are reported to the consumer with the next
+       record of the slot, and without one only after `TELL_AFTER` positions, because each report is
+       a position to store. A skipped message is reported immediately, so that it is not taken for
+       unread.
     3. A horizon, and the pages up to it, are of one server. Another one is accepted only if it has
        the last message that was read, and so has assigned no position before it again, or after all
        claims have ended.
@@ -358,7 +359,7 @@ class StreamDelivery:
 
         They have at most `most_bytes` bytes, unless the first of a page is larger.
 
-        Raises errors of the client, and `ServerReplaced`.
+        Raises client errors, and `ServerReplaced`.
         """
         is_fresh, server = False, self.server
         while True:

@@ -38,7 +38,7 @@ COLUMNS = (
 )
 """The columns that `stored_message` reads, from a table named `m`, with `is_cut` behind them."""
 PGLZ_MOST, LZ4_MOST = 88, 255
-"""The highest ratios of the compressions of PostgreSQL."""
+"""The highest ratios of PostgreSQL's compression methods."""
 
 
 class Appended(NamedTuple):

@@ -20,7 +20,7 @@ StreamStart = Literal["beginning", "next"]
 CHECK_EVERY = 1.0
 """Seconds between checks of the subscription while this process has slots."""
 LEFT_OUT = 100_000
-"""The most messages that a start may skip by position."""
+"""Maximum number of messages that a start may skip by position."""
 _RULE = 'must be "beginning", "next" or a datetime with a time zone'
 _TOO_MANY = (
     f"more than {LEFT_OUT:,} messages from this time on are older than it, since the clock of the "
@@ -87,7 +87,7 @@ class StreamStartPoint:
         raise bad("start", start, _RULE)
 
     async def begin(self, log: LogReader, selection: str) -> SubscriptionStart:
-        """Determine the start of a subscription now. Raises errors of the client, and `ConfigError`
+        """Determine the start of a subscription now. Raises client errors, and `ConfigError`
         for a time with too many older messages after it.
         """
         first, earlier = 0, list[int]()

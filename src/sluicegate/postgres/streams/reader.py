@@ -95,7 +95,7 @@ class _Reader(ABC, Generic[MessagesT]):
         timeout: float | timedelta | None = None,
         poll: float | timedelta = POLL,
     ) -> MessagesT:
-        """As `scan`, but continue with new messages as they are appended.
+        """Like `scan`, but continue with new messages as they are appended.
 
         Stores no position; use a subscription for that.
 
@@ -149,10 +149,10 @@ class StreamReader(_Reader["AsyncGenerator[StoredMessage]"]):
     connection is free for other statements.
 
     Args:
-        connection: of asyncpg (also of a pool) or of psycopg 3 (`AsyncConnection`), or a session or
-            connection of SQLAlchemy (`AsyncSession`, `AsyncConnection`). Inside a transaction,
+        connection: your own: an asyncpg connection (pooled or not), a psycopg 3 `AsyncConnection`,
+            or an SQLAlchemy `AsyncSession` or `AsyncConnection`. Inside a transaction,
             `read` also returns messages appended in it.
-        schema: the schema in which `sluicegate pg install` created the log.
+        schema: the schema in which `sluicegate pg install` created the log; default `"sluicegate"`.
         page: maximum number of messages read by one statement. Default 500. A page of several
             messages has at most 16 MiB.
 
@@ -192,9 +192,9 @@ class StreamReader(_Reader["AsyncGenerator[StoredMessage]"]):
 
 
 class SyncStreamReader(_Reader["Generator[StoredMessage]"]):
-    """As `StreamReader`, on a blocking connection.
+    """Like `StreamReader`, on a blocking connection.
 
-    The connection is a `Connection` of psycopg 3, or a `Session` or `Connection` of SQLAlchemy.
+    The connection is a psycopg 3 `Connection`, or an SQLAlchemy `Session` or `Connection`.
     """
 
     def __init__(

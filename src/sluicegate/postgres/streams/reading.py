@@ -37,7 +37,7 @@ POLL = 0.25
 """Default interval, in seconds, of polls by a live reading without new messages."""
 
 PAGE_BYTES = 16 << 20
-"""The most bytes of a page of several messages."""
+"""Maximum number of bytes of a page of several messages."""
 
 _STREAM = (
     f"SELECT {STORED} FROM {{schema}}.message m WHERE m.stream = CAST({{0}} AS text) "  # noqa: S608

@@ -68,7 +68,7 @@ class StreamRetention:
     messages are not kept, so they can be appended again.
 
     Args:
-        schema: the schema in which `sluicegate pg install` created the log.
+        schema: the schema in which `sluicegate pg install` created the log; default `"sluicegate"`.
 
     Raises `ConfigError` for a bad name. Methods raise `RefusedError` if the log is not installed or
     the role may not delete, `ConfigError` for a bad argument or connection, and otherwise the
@@ -88,16 +88,18 @@ class StreamRetention:
         batch: int = BATCH,
         on_batch: Callable[[Deleted], object] | None = None,
     ) -> Deleted:
-        """Delete messages from the beginning of the log.
+        """Delete messages from the beginning of the log; return the counts of deleted and kept
+        ones.
 
         Each batch is a separate transaction, unless the connection is already in a transaction.
         After a cancellation or an error, each batch is deleted and counted completely or not at
         all, and a later call continues.
 
         Args:
-            connection: of asyncpg, an `AsyncConnection` of psycopg 3, or an `AsyncSession` or
-                `AsyncConnection` of SQLAlchemy.
-            older_than: delete messages appended before this aware time, by the server's clock.
+            connection: your own: an asyncpg connection, a psycopg 3 `AsyncConnection`, or an
+                SQLAlchemy `AsyncSession` or `AsyncConnection`.
+            older_than: delete messages appended before this time (a `datetime` with a time zone),
+                by the server's clock.
             before: delete messages before this position. With both arguments, messages that match
                 both.
             force: also delete messages that subscriptions have not handled.
@@ -105,7 +107,7 @@ class StreamRetention:
             on_batch: called after each batch, on the loop, with the result of this call so far. An
                 exception ends the call. A cancelled batch may be deleted without a call.
 
-        Suspends for each batch.
+        Raises `ConfigError` without `older_than` and `before`. Suspends for each batch.
         """
         if older_than is None and before is None:
             raise bad("older_than", older_than, "must be given, or before=, or both")

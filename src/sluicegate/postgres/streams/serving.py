@@ -1,7 +1,7 @@
 """An open source: the calls of the consumer, and the background tasks.
 
 1. `_run` begins the subscription, then checks it regularly. An unreachable server is reported as a
-   trouble, and tried again. The next fetch raises an error that a retry cannot resolve.
+   problem, and tried again. The next fetch raises an error that a retry cannot resolve.
 2. `_keep` extends the locks independently, since a check may wait; `_watch` ends the claims if the
    locks were not extended in time.
 3. A fetch delivers only while the locks are known to be held.
@@ -45,7 +45,7 @@ _SHORTER = (
     "deleted; all slots begin again at their stored positions"
 )
 COUNT_TO = 256_000
-"""The most messages to count for a lag: 1,000 in each of 256 slots."""
+"""Maximum number of messages to count for a lag: 1,000 in each of 256 slots."""
 
 
 class OpenStream(Serving):
@@ -154,7 +154,7 @@ class OpenStream(Serving):
             is_kept = await self._attempt("extending the locks", self._holder.keep())
 
     async def _watch(self) -> None:
-        """End the claims when their locks may have expired, even while a `keep` has no answer."""
+        """End the claims when their locks may have expired, even while a `keep` has no response."""
         clock, every = self._clock, self._locks.keep_every
         while every is not None:
             await wait_until(clock, min(self._holder.kept_until, clock.now() + every))

@@ -72,7 +72,8 @@ class PostgresStreamSink(RecordSink):
     Args:
         dsn: `postgresql://user:password@host:port/database`, or a `PostgresAccess`. Never
             shown.
-        schema: the schema in which `sluicegate pg install` has created the log.
+        schema: the schema in which `sluicegate pg install` has created the log; default
+            `"sluicegate"`.
         stream: the field that contains the name of an item's stream, or a function from an item to
             it. Also use it as the batcher's `key=`, so that the messages of a stream are appended
             in the order of their items.

@@ -3,7 +3,7 @@
 1. Each message before `cursor` has been delivered, or is not in the selection.
 2. `told` is the offset reported to the consumer. It never exceeds the last visible message, so that
    nothing is skipped if a server restarts and has lost unwritten messages.
-3. `stored` is the last known stored position. After an attempt without an answer, the position of
+3. `stored` is the last known stored position. After an attempt without a response, the position of
    the attempt may be stored instead.
 4. A claim is valid for the time of a lease after its lock was taken or extended.
 5. The positions that a claim skips are known from its start. More may be added. If a position that
@@ -88,7 +88,7 @@ class HeldSlot:
         self.told = start.offset
         self.stored = start
         self.attempts: list[Position] = []
-        """The positions that attempts without an answer may have stored."""
+        """The positions that attempts without a response may have stored."""
 
     def keep(self, asked_at: float) -> None:
         """Record that its lock was extended."""
@@ -199,11 +199,11 @@ class StoredSlots:
     """Reads and moves the stored positions: the subscription's own, or those of a store, which take
     precedence.
 
-    1. A move states the position that it starts from. If it is refused, another process or an operator
-       has moved the slot, and its claim is lost.
-    2. After an attempt without an answer, the position is read before the next move.
-    3. With a position store, the subscription's own positions are copies, for tools that show the lag,
-       and for the order in which slots are claimed. A failed copy is only logged.
+    1. A move states the position that it starts from. If it is refused, another process or an
+       operator has moved the slot, and its claim is lost.
+    2. After an attempt without a response, the position is read before the next move.
+    3. With a position store, the subscription's own positions are copies, for tools that show the
+       lag, and for the order in which slots are claimed. A failed copy is only logged.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class StoredSlots:
         return stored, refused
 
     async def _resolve(self, doubtful: Collection[HeldSlot]) -> list[HeldSlot]:
-        """Find out what attempts without an answer have stored; return slots moved by others."""
+        """Find out what attempts without a response have stored; return slots moved by others."""
         if not doubtful:
             return []
         now = (await self.read()).positions

@@ -58,8 +58,8 @@ class PostgresStreamSource(RecordSource[OpenStream]):
             schema, with even shares.
         lease: seconds after which the slots of a dead process pass to others, with the default
             locks; default 30.
-        slots_at_once: the most slots of this process at a time, with locks that do not count the
-            processes; default 32.
+        slots_at_once: the maximum number of slots of this process at a time, with locks that do not
+            count the processes; default 32.
         hold: seconds after which such a slot is released if others have unread messages; default 5.
         poll: seconds between checks for new messages without a notification; default 0.25.
         ends: whether the source ends when all messages readable at its opening are delivered, by
@@ -165,7 +165,7 @@ class PostgresStreamSource(RecordSource[OpenStream]):
 
     async def lag(self, positions: Mapping[SourceClaim, int]) -> Mapping[SourceClaim, Unread]:
         """Count the readable messages from these offsets on, up to 256,000 in all, divided equally
-        among the slots. Raises errors of the client.
+        among the slots. Raises client errors.
         """
         return await self._opened.lag(positions)
 

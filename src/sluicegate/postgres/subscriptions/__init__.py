@@ -1,4 +1,4 @@
-"""What consumers store in PostgreSQL beside their messages.
+"""The data that consumers store in PostgreSQL besides their messages.
 
 `subscriptions` has the positions and the locks of subscriptions, `advisory` locks without a table,
 `parked` parked records and `park_admin` their lists, in the schema of streams and queues.

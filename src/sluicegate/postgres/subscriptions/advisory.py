@@ -1,7 +1,7 @@
 """Locks of subscriptions as advisory locks of a session in PostgreSQL.
 
-1. One connection has all locks. They end with its session, at once: a killed process does not keep
-   slots from the others, nor does a process whose connection breaks.
+1. One connection has all locks. They end with its session, immediately: a killed process does not
+   keep slots from the others, nor does a process whose connection breaks.
 2. A process notices the end of its session at the next `keep`. Another process may have its locks
    by then. Only the positions reveal this: a store states the position that it follows.
 3. A frozen process keeps its session, and so its locks, until it is killed or the server drops the
@@ -55,7 +55,7 @@ class PostgresAdvisoryLocks(Openable):
         schema: the schema of the log; the same name in another schema is a different lock. Default
             `"sluicegate"`.
         keep_every: seconds between two checks of the session, and the limit of the wait for each
-            answer, which is 20 at most; default 5.
+            response, which is 20 at most; default 5.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
     not suspend and does not connect. Opening connects, and raises `ConfigError` behind a pooler,
@@ -194,7 +194,9 @@ class _Session:
     async def _ask(
         self, con: PoolConnectionProxy[Any], statement: str, keys: Sequence[int]
     ) -> Sequence[asyncpg.Record]:
-        """Return the answer. Without one the locks are in an unknown state, and the session ends."""
+        """Return the response. Without one the locks are in an unknown state, and the session
+        ends.
+        """
         if not keys:
             return ()
         try:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..._core.park_store import ParkedRecord
 
 COUNT_TO = 10_000
-"""The most records of a key that are counted."""
+"""Maximum number of records of a key that are counted."""
 LOOKS = 10
 
 _NEXT = "SELECT p.queue FROM {schema}.parked p WHERE p.queue > %s ORDER BY p.queue LIMIT 1"
@@ -75,7 +75,7 @@ SELECT count(*) FROM first
 
 @dataclass(frozen=True, slots=True)
 class ParkedKey:
-    """A parked key of a group, and the record at which it stands: the first one."""
+    """A parked key of a group, and its first record."""
 
     group: str
     """The name of the consumer or pipe in the park store."""
@@ -118,7 +118,7 @@ class ParkedDetail:
 
 @known_arguments(access=PostgresAccess)
 class ParkAdmin(SchemaObject):
-    """Shows the parked keys of all groups in a schema of streams and queues, and asks their
+    """Shows the parked keys of all groups in a schema of streams and queues, and requests their
     consumers to continue them.
 
     Args:
@@ -169,7 +169,7 @@ class ParkAdmin(SchemaObject):
             group: the name of the consumer or pipe.
             key: the key's name, as in a list.
             after: the `next` of the previous records.
-            limit: the most records; default 100.
+            limit: the maximum number of records; default 100.
             payload: whether the records have their values and headers.
         """
         most, queue = checks.count("limit", limit), queue_of(group, key)
@@ -190,8 +190,8 @@ class ParkAdmin(SchemaObject):
         The consumer handles the records as `Consumer.unpark` does, within a few seconds if it runs
         and owns the partition of the key, else when it does. If a record fails for good, it stays
         parked with those behind it, which needs another request. A request is not repeated if the
-        consumer dies, and has no effect once the key stands at another record. A cancelled call may
-        have made it.
+        consumer dies, and has no effect once the key has stopped at another record. A cancelled
+        call may have made it.
 
         Args:
             group: the name of the consumer or pipe.

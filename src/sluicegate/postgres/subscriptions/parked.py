@@ -3,7 +3,7 @@
 1. A key's queue and a record's place in its topic are indexed by digests, so names may have any
    length.
 2. A request to unpark a key is a row of another group (`requests_of`), with the place of the record
-   at which the key stands. A request that comes too late for that record has no effect.
+   at which the key has stopped. A request that comes too late for that record has no effect.
 3. Texts are stored as JSON, which can escape every character: PostgreSQL's `text` cannot hold NUL.
 """
 
@@ -126,7 +126,7 @@ class PostgresParkStore(SchemaObject):
         return await self.keys(requests_of(group))
 
     async def take_request(self, group: str, key: str) -> bool:
-        """Remove the requests for a key; return whether one concerns its first record."""
+        """Remove the requests to unpark a key; return whether one is for its first record."""
         queues = queue_of(group, key), queue_of(requests_of(group), key)
         ((is_current,),) = await self._ask(_TAKE, *queues)
         return bool(is_current)

@@ -8,8 +8,9 @@
 4. Statements lock rows in the order of name and slot, so they cannot deadlock. Only `store` and
    `keep` wait for locked rows. The other calls skip them: a row that another session has locked,
    such as an operator's, does not delay other slots.
-5. The answer to a `lock` may be lost. The rows then name their owner, which may take them again at
-   once, and releases them at its end. Each owner therefore has one `lock` in progress at a time.
+5. The response to a `lock` may be lost. The rows then name their owner, which may take them again
+   immediately, and releases them at its end. Each owner therefore has one `lock` in progress at a
+   time.
 6. A cancelled call usually waits for the end of its statement: a later call finds its complete
    effect, or none.
 """
@@ -245,7 +246,9 @@ class PostgresSubscriptions(SchemaObject):
         return await self._opened.fetch(statement, *arguments)
 
     async def _apply(self, statement: str, *arguments: object) -> list[Any]:
-        """As `_ask`, but cancellation waits for the answer, for at most `close_timeout` seconds."""
+        """Like `_ask`, but cancellation waits for the response, for at most `close_timeout`
+        seconds.
+        """
         return await uncut(self._ask(statement, *arguments), within=self._access.close_timeout)
 
     # -- positions ---------------------------------------------------------------------------------
@@ -288,7 +291,7 @@ class PostgresSubscriptions(SchemaObject):
     async def try_store(
         self, name: str, moves: Mapping[int, Move]
     ) -> tuple[Collection[int], Collection[int]]:
-        """As `store`, without waiting for slots that another session has locked; return the moved
+        """Like `store`, without waiting for slots that another session has locked; return the moved
         slots, and the locked ones.
         """
         done, locked = await self._store(name, moves, _SKIP)
@@ -350,8 +353,8 @@ class PostgresSubscriptions(SchemaObject):
         return (await self._keep(names, ""))[0]
 
     async def try_keep(self, names: Collection[str]) -> tuple[Collection[str], Collection[str]]:
-        """As `keep`, without waiting for slots that another session has locked; return the extended
-        locks, and the locked ones, which are not extended.
+        """Like `keep`, without waiting for slots that another session has locked; return the
+        extended locks, and the locked ones, which are not extended.
         """
         return await self._keep(names, _SKIP)
 
@@ -392,7 +395,9 @@ class PostgresSubscriptions(SchemaObject):
         return done, {slot_lock(row["name"], row["slot"]) for row in rows} - done
 
     async def members(self, name: str) -> int:
-        """Count the processes that called this for the subscription within the last lease."""
+        """Return the number of processes that called this for the subscription within the last
+        lease time.
+        """
         ((count, is_ahead),) = await self._ask(_MEMBERS, name, self._leases.owner, self._lease)
         if is_ahead:
             await self._ask(_FOLLOW_CLOCK, name, self._lease)
@@ -400,7 +405,7 @@ class PostgresSubscriptions(SchemaObject):
 
     @property
     def log_schema(self) -> str:
-        """The schema of the log."""
+        """The name of the schema that contains the log."""
         return self._schema
 
 

@@ -393,7 +393,7 @@ class _Check:
         return None if reading is None or reading.fault else reading.columns
 
     def _check_several(self) -> None:
-        """Check what concerns more than one write."""
+        """Check the rules that concern more than one write."""
         writes = self._pipeline.writes
         if not writes:
             self._report(("write",), "must have at least one")

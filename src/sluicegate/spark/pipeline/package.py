@@ -1,8 +1,9 @@
-"""Sluicegate as two files for `spark-submit`: a zip for `--py-files`, and a program that runs pipelines.
+"""Sluicegate as two files for `spark-submit`: a zip for `--py-files`, and a program that runs
+pipelines.
 
 1. Executors import only from files whose names end in `.zip`, `.egg` or `.jar`; a wheel is none.
 2. The zip has no compiled parts, which cannot be imported from it, and no dependencies.
-3. The program has a folder of its own, because Python would import modules from beside it.
+3. The program has a folder of its own, because Python would import modules from next to it.
 """
 
 from importlib.util import find_spec

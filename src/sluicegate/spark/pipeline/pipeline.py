@@ -110,7 +110,7 @@ class Pipeline(Declared):
             spark: the session; default: a new one, stopped at the end.
             environment: the variables for `${NAME}`; default: those of the process.
 
-        Raises `PipelineError`, also for steps that Spark refuses, and `MissingExtra` without
+        Raises `PipelineError`, including for steps that Spark refuses, and `MissingExtra` without
         PySpark.
         """
         from .run import plan
@@ -142,7 +142,7 @@ class Pipeline(Declared):
             environment: the variables for `${NAME}`; default: those of the process.
             on_report: called with the report of each write; in a stream, of each micro-batch.
             stop: ends a stream when set, after the current micro-batch. A write whose sink is still
-                being opened on the driver ends at once, and writes nothing.
+                being opened on the driver ends immediately, and writes nothing.
             progress: whether a bar shows the progress of a write; default: on a terminal and in a
                 notebook.
             since: read the rows of incremental sources above this value, or the files changed after

@@ -139,7 +139,7 @@ def _is_required(described: Field[Any]) -> bool:
 
 
 class Environment:
-    """The variables, files and settings of Spark that a pipeline refers to."""
+    """The variables, files and Spark settings that a pipeline refers to."""
 
     def __init__(
         self, variables: Mapping[str, str], conf: Callable[[str], str | None] = lambda _: None

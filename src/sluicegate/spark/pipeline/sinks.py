@@ -81,7 +81,9 @@ _ACCESS: Mapping[str, tuple[str, str]] = {
     "kafka": ("...kafka", "KafkaAccess"),
     "postgres": ("...postgres", "PostgresAccess"),
 }
-"""The values that are the first argument of a class, and whose arguments are declared beside its."""
+"""The values that are the first argument of a class, and whose arguments are declared
+next to its.
+"""
 _LENT = frozenset({"pool", "close_pool", "ssl_context"})
 """Arguments of an access that only Python has."""
 _NEEDED = {"postgres": ("dsn", "table"), "sql": ("url", "table")}

@@ -49,12 +49,12 @@ def cut(
 ) -> Iterator[Chunk]:
     """Cut `batches` into chunks of at most `max_rows` rows and about `max_bytes` bytes.
 
-    Reads a batch when its rows are needed, and holds the rows of two chunks at most. Batches without
-    rows are skipped.
+    Reads a batch when its rows are needed, and holds the rows of two chunks at most. Batches
+    without rows are skipped.
 
     Args:
         batches: record batches with the same columns.
-        max_rows: the most rows of a chunk.
+        max_rows: the maximum number of rows of a chunk.
         max_bytes: the size of a chunk in Arrow, estimated by the average row; at least one row.
         key: columns by which the rows are grouped. A chunk ends between two keys unless one key has
             more rows than fit; the next chunk then `continues` it.

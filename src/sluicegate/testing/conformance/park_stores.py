@@ -178,8 +178,8 @@ class ParkStoreConformance(ABC):
                 assert [*await store.first(group, f"key {number}", MOST)] == _records(10)[5:]
 
     async def test_many_records_are_parked_by_one_call(self, real_clock: LoopClock) -> None:
-        """They are the records that waited in memory when the first record of the key became
-        poison.
+        """The records that waited in memory when the first record of a key became poison are
+        parked together.
         """
         group = _group()
         async with self.open_store() as store:
@@ -203,7 +203,7 @@ class ParkStoreConformance(ABC):
                 assert [*await store.first(group, f"{turns}", MOST)] == records
 
     async def test_a_durable_store_remembers(self, real_clock: LoopClock) -> None:
-        """A second store of the same place returns the records of the first one."""
+        """A second store for the same location returns the records of the first one."""
         group = _group()
         if not self.store().is_durable:
             pytest.skip("it does not claim to be durable")

@@ -61,7 +61,7 @@ class SinkConformance(ABC, Generic[T]):
 
     @abstractmethod
     def sink(self) -> SinkLike[T]:
-        """Return a new sink, not yet opened, of the same destination in every call."""
+        """Return a new, unopened sink; all of them have the same destination."""
 
     @abstractmethod
     def item(self, number: int) -> T:
@@ -74,7 +74,7 @@ class SinkConformance(ABC, Generic[T]):
     def columns(self, items: Sequence[T]) -> Any | None:
         """Convert items to a `pyarrow.RecordBatch`, one row each; `None` if that is not possible.
 
-        By default, mappings are rows, with a column for each name in any of them.
+        By default, mappings are rows, and every name that occurs is a column.
         """
         if not items or not all(isinstance(item, Mapping) for item in items):
             return None
@@ -164,7 +164,9 @@ class SinkConformance(ABC, Generic[T]):
         await self._check_all_there(items)
 
     async def test_the_answer_fits_the_batch(self, real_clock: LoopClock) -> None:
-        """The result is `None` or a `WriteResult` of the batch's length, also for an empty batch."""
+        """The result is `None` or a `WriteResult` of the batch's length, even for an empty
+        batch.
+        """
         async with self.open_sink() as sink:
             for size in (0, 1, 3):
                 answer = cast("object", await sink.write(RowBatch(self.items(size))))
@@ -185,7 +187,7 @@ class SinkConformance(ABC, Generic[T]):
             assert (batch.items, batch.id, batch.write_key, tuple(map(repr, batch))) == before
 
     async def test_parts_of_one_batch_are_written_each(self, real_clock: LoopClock) -> None:
-        """Two picks of one batch are different writes, also with deduplication by `write_key`."""
+        """Two picks of one batch are different writes, even with deduplication by `write_key`."""
         items = self.items(6)
         batch = RowBatch(items)
         async with self.open_sink() as sink:
@@ -314,7 +316,7 @@ class SinkConformance(ABC, Generic[T]):
                 )
 
     async def test_a_try_that_is_timed_out_tells_the_truth(self, real_clock: LoopClock) -> None:
-        """Every item reported as delivered is stored, with a far too short timeout and without one."""
+        """Every item reported as delivered is stored, even if a timeout has cut off the write."""
         async with self.open_sink() as sink:
             for seconds in (1e-6, 1e-4, 1e-3):
                 batch = RowBatch(self.items(4))
@@ -332,7 +334,7 @@ class SinkConformance(ABC, Generic[T]):
                 )
 
     async def test_writes_beside_each_other(self, real_clock: LoopClock) -> None:
-        """The sink handles its maximum of concurrent writes (four without a limit)."""
+        """The sink handles its maximum number of concurrent writes (four if it has no limit)."""
         async with self.open_sink() as sink:
             most = capabilities_of(sink).max_concurrency or 4
             batches = [RowBatch(self.items(5)) for _ in range(min(most, 16))]

@@ -1,12 +1,12 @@
 """A Java server in its own folder.
 
-The program is one source file beside the poms, compiled once on a machine. It prints "ready" when
+The program is one source file next to the poms, compiled once on a machine. It prints "ready" when
 it accepts requests, and shuts down cleanly on SIGTERM.
 
 1. The classes are in the user's cache, named after the source and the jars on its class path.
 2. They have the version of the oldest supported Java, so every newer one loads them.
-3. Without a compiler, or a cache that can be written, `java` gets the source file: it compiles it at
-   each start, or reports why it cannot.
+3. Without a compiler, or a cache that can be written, `java` gets the source file: it compiles it
+   at each start, or reports why it cannot.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class JavaServer(ServerProgram):
     Args:
         name: the server's name in messages; `NAME.java` is its program, `name.xml` its pom.
         heap: the server's memory, in the form of Java's `-Xmx`.
-        flags: further arguments of `java`.
+        flags: additional arguments of `java`.
         classpath: the folder of its jars; by default, Maven fetches them.
     """
 

@@ -148,8 +148,8 @@ class ServerProgram:
 class EmbeddedServer(ABC):
     """Base of the servers that tests start, kill and restart. All methods block.
 
-    The nodes of a cluster are numbered from 1; a method without a number acts on all of them, side
-    by side. `ConfigError` is raised for a number that no node has.
+    The nodes of a cluster are numbered from 1; a method without a number acts on all of
+    them, concurrently. `ConfigError` is raised for a number that no node has.
     """
 
     @abstractmethod

@@ -1,9 +1,9 @@
-"""What a table's columns do not accept from Arrow columns: whole types, and single values.
+"""Arrow types and individual values that a table's columns do not accept.
 
 1. A column is refused if no row could be written from it, or if its values would be stored as
-   something else: a fraction as an integer, a time as a date. Without the table, only types that fit
-   no column are refused: nested types other than arrays. Types of the table that are not listed here
-   are left to the server.
+   something else: a fraction as an integer, a time as a date. Without the table, only types that
+   fit no column are refused: nested types other than arrays. Types of the table that are not listed
+   here are left to the server.
 2. Values that cannot be stored are found by row before anything is sent: NULL, NUL, bytes that are
    not UTF-8, numbers and dates out of range, fractions in columns of whole numbers, times of day in
    columns of dates, and values without a Python object.

@@ -41,7 +41,7 @@ _TYPES: dict[str, type] = {
     _NAIVE: datetime,
     _AWARE: datetime,
 }
-"""The types of PostgreSQL whose values have the order of this type of Python."""
+"""The PostgreSQL types whose values have the order of this Python type."""
 _MOMENTS: frozenset[type] = frozenset({datetime})
 
 

@@ -1,11 +1,12 @@
-"""The rows of a write, and what must be known or done about their values before they are sent. Pure.
+"""The rows of a write, and the checks and conversions of their values before they are sent. Pure.
 
 1. asyncpg changes values: it drops the fraction of a number for a column of whole numbers, the time
    of day of a date, the date and the zone of a time of day, and more (`changed_values`). A row with
    such a value fails alone.
 2. For json and jsonb columns, `None` is NULL, and text is already JSON text. Any other value is
    encoded, as in a file. In an array column every list or tuple is a dimension, as in any other
-   array; the elements are encoded by the same rule. A value without a JSON form fails its row alone.
+   array; the elements are encoded by the same rule. A value without a JSON form fails its row
+   alone.
 3. asyncpg would expand floats for numeric columns; they become the shortest decimals.
 """
 
@@ -210,7 +211,9 @@ def are_kept(rows: Sequence[Row], places: Mapping[int, ColumnCheck]) -> bool:
 
 
 def _columns(rows: Sequence[Row], places: Sequence[int]) -> Iterable[Iterable[Any]]:
-    """The values at these places; if most places are requested, all rows are transposed at once."""
+    """The values at these places; if most places are requested, all rows are transposed
+    together.
+    """
     if 2 * len(places) <= len(rows[0]):
         return (map(itemgetter(place), rows) for place in places)
     transposed = list(zip(*rows, strict=True))

@@ -98,7 +98,9 @@ class ClaimTests(SourceUnderTest):
                 assert await self.stored(topic) == {claim.partition: Position(7) for claim in held}
 
     async def test_a_loss_commits_nothing(self, clock: Clock) -> None:
-        """O-T7, consumer/C:R2: the host is not asked for positions, and its claims have ended."""
+        """O-T7, consumer/C:R2: no positions are requested from the host, and its claims have
+        ended.
+        """
         self.needs("loss", "partitions")
         async with self.in_time(clock):
             topic = await self.filled([10])

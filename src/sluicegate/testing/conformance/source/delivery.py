@@ -169,7 +169,7 @@ class DeliveryTests(SourceUnderTest):
                 assert reader.offsets(claims[0]) == list(range(3 * len(ROUNDS)))
 
     async def test_a_source_lives_without_fetches(self, clock: Clock) -> None:
-        """`keep_alive` and `extend`, if it has them, do not disturb fetches."""
+        """`keep_alive` and `extend`, if the source has them, do not affect later fetches."""
         async with self.in_time(clock):
             topic = await self.filled([10])
             async with self.reading(topic, 1) as reader:
@@ -274,7 +274,7 @@ class CommitTests(SourceUnderTest):
                     assert await self.position(topic) == self.kept(position)
 
     async def test_the_answer_of_a_commit_is_true(self, clock: Clock) -> None:
-        """consumer/C:C6: positions reported as stored are stored, also if the commit fails."""
+        """consumer/C:C6: positions reported as stored are stored, even if the commit fails."""
         self.needs("metadata")
         async with self.in_time(clock):
             topic = await self.filled([10, 10])

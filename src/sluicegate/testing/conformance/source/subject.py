@@ -52,7 +52,7 @@ class SourceUnderTest(ABC):
 
     `metadata`: store text with a position. `members`: several sources of one group. `cooperative`:
     keep the other partitions in a rebalance. `loss`: lose partitions without a revoke, on demand.
-    `holes`: offsets without a record, on demand. `partitions`: hold whole partitions, also without
+    `holes`: offsets without a record, on demand. `partitions`: hold whole partitions, even without
     records, and store their positions periodically; without this ability, a claim is a lease of
     existing records. `undecodable`: records that the source cannot decode, on demand.
     """
@@ -196,7 +196,9 @@ class ClaimReader:
         return [record.offset for record in self.records(claim)]
 
     def reached(self, claim: HeldClaim) -> int:
-        """Return the offset before which, by the source's answers, everything has been delivered."""
+        """Return the offset before which, by the source's results, everything has been
+        delivered.
+        """
         return self._reached.get(claim, claim.start.offset)
 
     async def read(self, claims: Sequence[HeldClaim], count: int, most: int = 100) -> None:
