@@ -28,7 +28,7 @@ def make_batcher() -> Batcher[dict[str, Any]]:
         on_conflict="ignore",
         maxlen=1_000_000,
     )
-    letters = RedisSink(URL, list="dead-readings", encode=lambda letter: f"{letter.item}")
+    letters = RedisSink(URL, stream="dead-readings", encode=lambda letter: f"{letter.item}")
     sink = stack(readings, Retry(attempts=5), DeadLetter(letters))
     return Batcher(sink, name="readings", limits=Limits(max_items=1000, max_delay=0.1))
 
@@ -43,7 +43,8 @@ async def main() -> None:
     with Redis.from_url(URL, decode_responses=True) as client:
         for entry, fields in client.xrange("readings"):
             print(entry, fields)
-        print(client.lrange("dead-readings", 0, 0))
+        for _, fields in client.xrange("dead-readings", count=1):
+            print(fields)
 
 
 if __name__ == "__main__":

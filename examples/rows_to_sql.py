@@ -1,4 +1,4 @@
-"""Rows into a table of any SQL database; here SQLite, which needs no server."""
+"""Rows into a table of SQLite, which needs no server; MySQL and MariaDB work alike."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ CALLS = {
     "sluicegate.telemetry.Tracing": ("", "opentelemetry-api", "otel"),
     "sluicegate.consumer.serve_probes": ("consumer, port=0", "uvicorn", "probes"),
     "sluicegate.kafka.Avro": ('"r"', "fastavro", "avro"),
-    "sluicegate.kafka.Protobuf": ('"r"', "protobuf", "protobuf"),
+    "sluicegate.kafka.Protobuf": ('"r", object', "protobuf", "protobuf"),
     "sluicegate.kafka.SchemaRegistry": ('"http://h"', "httpx", "http"),
     "sluicegate.kafka.KafkaState": ('topic="t", bootstrap="h:1"', "aiokafka", "kafka"),
     "sluicegate.postgres.PostgresState": (f'{DSN}, table="t"', "asyncpg", "postgres"),
@@ -69,7 +69,7 @@ CALLS = {
     "sluicegate.postgres.PostgresSink": (f'{DSN}, table="t", columns=("a",)', "asyncpg", "postgres"),
     "sluicegate.postgres.PostgresStreamSink": (f'{DSN}, stream="s", type="t"', "asyncpg", "postgres"),
     "sluicegate.redis.RedisSink": ('"redis://h"', "redis", "redis"),
-    "sluicegate.sql.SqlSink": ('"sqlite+aiosqlite:///a", table="t", columns=("a",)', "SQLAlchemy", "sql"),
+    "sluicegate.sql.SqlSink": ('"sqlite:///a", table="t", columns=("a",)', "SQLAlchemy", "sql"),
     "sluicegate.files.FileSource": ('"a", format="parquet"', "pyarrow", "parquet"),
     "sluicegate.nats.JetStreamSource": (
         '"s", servers="h:1", durable="d"', "nats-py", "nats",

@@ -16,7 +16,7 @@ from sluicegate.consumer import (
     MemorySource,
     Record,
 )
-from sluicegate.files import FileSink, FileSource, SQLiteSubscriptions
+from sluicegate.files import FileSink, FileSource
 from sluicegate.telemetry import PrometheusConsumerObserver
 
 NUMBER = os.environ["SLUICEGATE_PROCESS"]
@@ -84,7 +84,7 @@ async def deaf() -> None:
 
 
 async def group() -> None:
-    """Rows of files; the first process that gets the row `held` keeps it."""
+    """Rows of a file for each process; the first one that gets the row `held` keeps it."""
 
     async def handle(message: Message) -> None:
         row = message.value.decode()
@@ -94,8 +94,7 @@ async def group() -> None:
         store(row)
         report("stored")
 
-    state = SQLiteSubscriptions("positions", lease=1.0)
-    source = FileSource("rows", state=state, ends=False, poll=0.05)
+    source = FileSource(f"rows/{NUMBER}.ndjson", state=f"{NUMBER}.sqlite")
     await Consumer(source, name="group", drain=5.0).run(handle)
 
 

@@ -10,6 +10,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.clusters import kafka_leaders
 from tests.clusters.kafka_parts import REQUEST, Result, running
 from tests.kafka.source.storm_help import run
 
@@ -32,9 +33,9 @@ pytestmark = pytest.mark.filterwarnings(  # aiokafka may leave a connection to t
 
 def gather_leaders(kafka: EmbeddedKafka, topic: str) -> int:
     """Move the coordinators and a partition of the topic to one node."""
-    node = kafka.leader_of(topic)
+    node = kafka_leaders.leader_of(kafka, topic)
     for each in COORDINATORS:
-        kafka.move_leader(each, to=node)
+        kafka_leaders.move_leader(kafka, each, to=node)
     return node
 
 
@@ -59,14 +60,14 @@ def drain(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
 def move(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
     gather_leaders(kafka, topic)
     for each in (topic, *COORDINATORS):
-        kafka.move_leader(each)
+        kafka_leaders.move_leader(kafka, each)
     return lambda: None
 
 
 def move_coordinators(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
     """Some of the commits are in progress: there are 60 a second."""
     for each in COORDINATORS * 5:
-        kafka.move_leader(each)
+        kafka_leaders.move_leader(kafka, each)
     return lambda: None
 
 
@@ -77,14 +78,14 @@ def replace(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
     shutil.rmtree(kafka._programs()[node - 1].home / "data")
     kafka.start(node)
     for each in (topic, *COORDINATORS):
-        while kafka.in_sync(each) != {1, 2, 3}:
+        while kafka_leaders.in_sync(kafka, each) != {1, 2, 3}:
             pass  # each is a request to a broker
-        kafka.move_leader(each, to=node)
+        kafka_leaders.move_leader(kafka, each, to=node)
     return lambda: None
 
 
 def kill_controller(kafka: EmbeddedKafka, topic: str) -> Callable[[], None]:
-    node = kafka.kill_controller()
+    node = kafka_leaders.kill_controller(kafka)
     return lambda: kafka.start(node)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiokafka.admin import NewTopic
+from tests.clusters import kafka_leaders
 from tests.kafka.confluent.confluent_help import source_of
 from tests.kafka.sink.sink_help import items
 from tests.kafka.source.kafka_help import admin_of, new_name, new_topic, producer_of
@@ -32,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 async def in_sync(kafka: EmbeddedKafka, topic: str, replicas: set[int]) -> None:
     """Wait until these replicas are in sync."""
     async with asyncio.timeout(30):
-        while await asyncio.to_thread(kafka.in_sync, topic) != replicas:
+        while await asyncio.to_thread(kafka_leaders.in_sync, kafka, topic) != replicas:
             pass  # each is a request to a broker
 
 
@@ -47,7 +48,9 @@ async def test_too_few_replicas_in_sync_are_an_outage(kafka: EmbeddedKafka) -> N
     topic = await new_topic(kafka, settings={"min.insync.replicas": "3"})
     async with log_lines() as log, batcher_of(kafka, topic) as batcher:
         await batcher.deliver(0)
-        follower = next(each for each in kafka.running if each != kafka.leader_of(topic))
+        follower = next(
+            each for each in kafka.running if each != kafka_leaders.leader_of(kafka, topic)
+        )
         await asyncio.to_thread(kafka.pause, follower)
         await in_sync(kafka, topic, {1, 2, 3} - {follower})
         receipts = [await batcher.submit(number) for number in range(1, 100)]
@@ -222,7 +225,7 @@ async def test_transactions_wait_for_replicas_in_sync(kafka: EmbeddedKafka) -> N
         commits=Commits(every=0.05),
         observers=[watch],
     )
-    leaders = {kafka.leader_of(each) for each in (out, made.name)}
+    leaders = {kafka_leaders.leader_of(kafka, each) for each in (out, made.name)}
     follower = next(each for each in kafka.running if each not in leaders)
     async with asyncio.timeout(120), counting(made) as (batcher, counted), log_lines() as log:
         running = asyncio.ensure_future(rows.run())

@@ -10,6 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.clusters import kafka_leaders
 from tests.kafka.sink.sink_help import items
 from tests.kafka.source.kafka_help import new_name, new_topic
 
@@ -36,7 +37,7 @@ async def test_a_write_cut_by_a_timeout_goes_to_the_next_leader(kafka: EmbeddedK
         stack(sink, Timeout(CUT_AFTER), Retry(attempts=100)), limits=limits
     ) as batcher:
         await batcher.deliver(0)
-        await asyncio.to_thread(kafka.pause, kafka.leader_of(topic))
+        await asyncio.to_thread(kafka.pause, kafka_leaders.leader_of(kafka, topic))
         async with asyncio.timeout(AT_MOST):
             await batcher.deliver(1)
     kafka.resume()
@@ -60,7 +61,7 @@ async def test_a_transaction_cut_by_a_timeout_goes_to_the_next_coordinator(
     async with KafkaSink(topic, bootstrap=access) as sink:
         await sink.claim_positions(group, [part])
         await write(1)
-        await asyncio.to_thread(kafka.pause, kafka.leader_of("__transaction_state"))
+        await asyncio.to_thread(kafka.pause, kafka_leaders.leader_of(kafka, "__transaction_state"))
         async with asyncio.timeout(AT_MOST):
             while True:
                 try:

@@ -25,7 +25,8 @@ TOP = """\
 
 Every source class declares its `capabilities`
 ([`SourceCapabilities`][sluicegate.consumer.SourceCapabilities]). The tables are generated from these
-declarations, and the conformance suite tests them on the running source. The consumer provides
+declarations, and the conformance suite tests them on the running source (`FileSource`, which ends,
+has tests of its own). The consumer provides
 order per key, retries, dead letters, batches of messages, drains and pauses, so they work with
 every source.
 

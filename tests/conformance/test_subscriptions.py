@@ -9,6 +9,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance.sqlite_subscriptions import SQLiteSubscriptions
 from tests.conformance.subscription_locks import SubscriptionLocksConformance
 from tests.conformance.subscription_state import SubscriptionStateConformance
 from tests.postgres.streams.log_help import Log, installed
@@ -16,7 +17,6 @@ from tests.postgres.subscriptions.frozen import MovedClock
 
 from sluicegate._core.subscriptions import locked_slot
 from sluicegate.consumer import MemorySubscriptions
-from sluicegate.files import SQLiteSubscriptions
 from sluicegate.postgres import PostgresAccess, PostgresAdvisoryLocks, PostgresSubscriptions
 
 if TYPE_CHECKING:

@@ -180,7 +180,6 @@ async def test_a_broken_store_is_named_and_the_others_are_shown(tmp_path: Path) 
         ("postgresql://u:hunter2@h:5432/x?sslmode=require", "postgresql://h:5432/x"),
         ("postgresql://h/x?password=hunter2", "postgresql://h/x"),
         ("kafka://h:9092,i:9092/dead", "kafka://h:9092,i:9092/dead"),
-        ("s3://bucket/dead", "s3://bucket/dead"),
     ],
 )
 def test_a_store_is_named_by_its_place_without_a_password(store: str, name: str) -> None:

@@ -20,11 +20,10 @@ from sluicegate.clickhouse import ClickHouseSink
 from sluicegate.console import Console
 from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.jobs import ItemBatcher, JobScheduler, MemoryState
-from sluicegate.files import FileSink, FileSource
+from sluicegate.files import FileSink
 from sluicegate.http import HttpSink
 from sluicegate.kafka import Avro, Json, KafkaSink, Protobuf, SchemaRegistry
 from sluicegate.nats import JetStreamSource, NatsSink
-from sluicegate.objects import ObjectSink, ParquetSink
 from sluicegate.postgres import (
     PostgresQueueSource,
     PostgresStreamSource,
@@ -71,7 +70,6 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     "Console.read_only": lambda on: Console(read_only=on),
     "ConsumerTracing.as_child": lambda on: ConsumerTracing(as_child=on),
     "FileSink.per_process": lambda on: FileSink("events.ndjson", per_process=on),
-    "FileSource.ends": lambda on: FileSource("events.ndjson", ends=on),
     "HttpSink.idempotent": lambda on: HttpSink("http://h", idempotent=on),
     "ItemBatcher.debug": lambda on: ItemBatcher(write, max_batch_size=5, debug=on),
     "JetStreamSource.create": lambda on: JetStreamSource("O", servers="n", durable="d", create=on),
@@ -85,12 +83,8 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     "MemoryState.keep": lambda on: MemoryState(keep=on),
     "Metrics.exemplars": lambda on: Metrics("events", exemplars=on),
     "NatsSink.deduplicate": lambda on: NatsSink("a.b", servers="n", deduplicate=on),
-    "ObjectSink.manifest": lambda on: ObjectSink("file:///tmp/objects", manifest=on),
     "OpenTelemetryConsumerObserver.durations": lambda on: OpenTelemetryConsumerObserver(
         durations=on
-    ),
-    "ParquetSink.manifest": lambda on: ParquetSink(
-        "file:///tmp/objects", schema={"id": "int64"}, manifest=on
     ),
     "PostgresQueueSource.ends": lambda on: PostgresQueueSource(DSN, queue="q", ends=on),
     "PostgresStreamSource.ends": lambda on: PostgresStreamSource(DSN, subscription="s", ends=on),

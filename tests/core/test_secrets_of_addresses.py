@@ -82,14 +82,6 @@ POSTGRES: dict[str, Callable[[str], Any]] = {
     "a string as a sink": lambda dsn: as_sink(cast("Any", dsn)),
 }
 OTHERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "sql, asyncpg": (
-        "postgresql+asyncpg",
-        lambda url: SqlSink(url, table="t", columns=["id"]),
-    ),
-    "sql, psycopg_async": (
-        "postgresql+psycopg_async",
-        lambda url: SqlSink(url, table="t", columns=["id"]),
-    ),
     "sql, mysql": ("mysql+pymysql", lambda url: SqlSink(url, table="t", columns=["id"])),
     "clickhouse": ("http", lambda url: ClickHouseSink(url, table="t", columns=("id",))),
     "elasticsearch": ("http", lambda url: ElasticsearchSink(url, index="i")),

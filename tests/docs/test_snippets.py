@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sqlite3
 from dataclasses import dataclass, make_dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -60,7 +59,6 @@ TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {
     "how-to/write-to-http.md": ("token",),
     "how-to/use-a-schema-registry.md": (),
     "how-to/write-to-kafka.md": ("password",),
-    "how-to/write-to-nats.md": (),
     "how-to/write-to-objects.md": (),
     "how-to/write-to-redis.md": (),
     "how-to/write-your-own-sink.md": (
@@ -83,7 +81,6 @@ BELOW = {
     "how-to/troubleshooting.md",
     "how-to/exactly-once.md",
     "how-to/write-to-postgresql.md",
-    "how-to/write-to-sql.md",
 }
 
 
@@ -151,15 +148,6 @@ def test_threads(runner: asyncio.Runner) -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     served.run(runner, {})
-
-
-def test_write_to_sql(runner: asyncio.Runner, capsys: pytest.CaptureFixture[str]) -> None:
-    with sqlite3.connect("orders.db") as con:
-        con.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT, amount INT)")
-    con.close()
-    (returned,) = snippets("how-to/write-to-sql.md")
-    returned.run(runner, {})
-    assert capsys.readouterr().out == "{'id': 1}\n"
 
 
 def test_write_to_postgresql(

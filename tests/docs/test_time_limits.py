@@ -18,7 +18,6 @@ from sluicegate.nats import JetStreamSource
 from sluicegate.nats.connection import CLOSE_SECONDS
 from sluicegate.nats.jetstream.channel import REQUEST_WITHIN
 from sluicegate.nats.options import PING_INTERVAL, PINGS
-from sluicegate.objects import letters as objects
 from sluicegate.postgres import (
     PostgresAccess,
     PostgresAdvisoryLocks,
@@ -74,7 +73,7 @@ TESTED = {
     "ObjectSink": (SINKS, "objects"),
     "NatsSink": (SINKS, "nats"),
     "KafkaSink": (SINKS, "kafka"),
-    "SqlSink": (SINKS, "sql_psycopg_threads"),
+    "SqlSink": (SINKS, "sql_pymysql"),
     "JetStreamSource": ("tests/nats/jetstream/test_silent_connection.py", "JetStreamSource"),
     "KafkaSource": (READERS, "aiokafka"),
     "ConfluentKafkaSource": (READERS, "librdkafka"),
@@ -94,18 +93,12 @@ TESTED = {
     "QueueMonitor": (CLIENTS, "QueueMonitor"),
     "StreamMonitor": (CLIENTS, "StreamMonitor"),
     "SubscriptionAdmin": (CLIENTS, "SubscriptionAdmin"),
-    "sluicegate dlq": (
-        "tests/objects/letters/test_objects.py",
-        "test_an_unanswered_release_is_bounded",
-    ),
 }
 """The file of the test of each client with silent connections, and the test or its case."""
 FIXED = {
     "NatsSink: closing": CLOSE_SECONDS,
     "SqlSink: opening": ANSWER_WITHIN,
     "JetStreamSource: a request": REQUEST_WITHIN,
-    "sluicegate dlq: a request": objects.TIMEOUT,
-    "sluicegate dlq: a request about the lease; its release at the end": objects.ANSWER_WITHIN,
 }
 TIMES = {"": 1, ", three times": PATIENCE}
 
@@ -162,4 +155,4 @@ def test_everything_with_a_limit_is_on_the_page() -> None:
         for name, made in (shelf | KINDS).items()
         if any(each == "timeout" or each.endswith("_timeout") for each in _parameters(made))
     }
-    assert limited == {*TESTED} - {"sluicegate dlq"}
+    assert limited == {*TESTED}

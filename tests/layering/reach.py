@@ -60,10 +60,6 @@ STRANGERS: dict[tuple[str, str], str] = {
     ("sluicegate._core.runtime.cuts", "_parent_cancel_requested"): "nothing public tells it",
     ("sluicegate._core.runtime.cuts", "_parent_task"): "nothing public tells it",
     ("sluicegate.postgres.client.connections", "_loop"): "asyncpg does not tell a pool's loop",
-    (
-        "sluicegate.sql.pooled",
-        "prepare_threshold",
-    ): "an attribute that psycopg documents to set",
     ("sluicegate.nats.client", "_io_writer"): "nats-py has no way to abort a connection",
     **{
         ("sluicegate.kafka.client.internals", name): "aiokafka has no public twin of what it does"

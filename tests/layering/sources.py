@@ -46,7 +46,6 @@ USES = {
     "clickhouse": frozenset({"http"}),  # it is spoken to over HTTP
     "kafka": frozenset({"http"}),  # so is the registry of its schemas
     "spark": frozenset({"kafka"}),  # the codecs of a topic's values
-    "sql": frozenset({"postgres"}),  # one table of errors and types, whoever speaks to the server
 }
 LIBRARY = ENGINE | TECHNOLOGIES
 BELOW: Mapping[str, frozenset[str]] = {

@@ -57,11 +57,9 @@ class Bucket:
 
 
 def items_in(objects: Mapping[str, bytes]) -> list[Any]:
-    """The items of all objects except manifests, by the suffixes of their names."""
+    """The items of all objects, by the suffixes of their names."""
     found: list[Any] = []
     for path, content in objects.items():
-        if path.startswith("_"):
-            continue
         if path.endswith(".parquet"):
             found += parquet.ParquetFile(io.BytesIO(content)).read().to_pylist()
             continue

@@ -74,19 +74,6 @@ async def test_what_is_stored_is_delivered_although_the_write_is_cut(
         assert [ITEMS[index]["part"] for index in batch.unsettled()] == [3, 4, 3, 4]
 
 
-async def test_with_a_manifest_nothing_is_delivered_before_it(real_clock: LoopClock) -> None:
-    slow = Slow([3])
-    async with (
-        serving(slow.server),
-        ObjectSink("s3://b", concurrency=1, manifest=True, **options(slow.server.url)) as sink,
-    ):
-        batch = RowBatch(ITEMS)
-        write = asyncio.ensure_future(send(sink, batch))
-        await slow.waits.wait()
-        await cut(write)
-        assert len(batch.unsettled()) == len(ITEMS)
-
-
 async def test_a_store_that_stops_responding_ends_a_write_of_many_objects(
     real_clock: LoopClock,
 ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import itertools
-import json
 import os
 import pickle
 from pathlib import Path
@@ -140,47 +139,6 @@ async def test_one_id_with_other_items_replaces_nothing(
         for item in ("earlier", "later"):
             assert await send(sink, RowBatch([item], lineage=lineage)) == {}
     assert sorted(items_in(folder.objects())) == ["earlier", "later"]
-
-
-async def test_a_manifest_lists_a_write(real_clock: LoopClock, bucket: Bucket) -> None:
-    sink = ObjectSink(bucket.url, config=bucket.config, partition_by=["k"], manifest=True)
-    async with sink:
-        assert await written(sink, [{"k": 1}, {"k": 2}, {"k": 1}]) == {}
-    objects = bucket.objects()
-    (name,) = (path for path in objects if path.startswith("_manifests/"))
-    listed = json.loads(objects.pop(name))["objects"]
-    assert {each["path"]: each["items"] for each in listed} == {
-        path: content.count(b"\n") for path, content in objects.items()
-    }
-    assert {each["bytes"] for each in listed} == {len(content) for content in objects.values()}
-
-
-async def test_a_write_again_replaces_its_own_manifest(
-    real_clock: LoopClock, folder: Folder
-) -> None:
-    """Although the objects have other tags in every upload, for example in a folder."""
-    lineage = RowBatch([1]).lineage
-    async with ObjectSink(folder.url, manifest=True) as sink:
-        for _ in range(2):
-            assert await send(sink, RowBatch([{"k": 1}], lineage=lineage)) == {}
-    (name,) = (path for path in folder.objects() if path.startswith("_manifests/"))
-    (listed,) = json.loads(folder.objects()[name])["objects"]
-    assert set(folder.objects()) == {name, listed["path"]}
-
-
-async def test_without_its_manifest_a_write_is_not_delivered(
-    real_clock: LoopClock, bucket: Bucket
-) -> None:
-    server = Server()
-    server.steps.extend(
-        [forwarding(bucket.server), reply(403, b"<Error><Code>AccessDenied</Code></Error>")]
-    )
-    async with (
-        serving(server),
-        ObjectSink(bucket.url, config=bucket.server.config(server.url), manifest=True) as sink,
-    ):
-        errors = await written(sink, [1, 2])
-    assert [type(error) for error in errors.values()] == [RefusedError] * 2
 
 
 def is_part(request: Request) -> bool:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from tests.redis_server import RedisServer
 
-STREAM, LIST = "events", "jobs"
+STREAM = "events"
 
 
 class Store:
-    """The stream `events` and the list `jobs`."""
+    """The stream `events`."""
 
     def __init__(self, server: RedisServer) -> None:
         self.server = server
@@ -49,14 +49,9 @@ class Store:
         """The fields `n` of a stream."""
         return [int(fields[b"n"]) for _, fields in self.entries(name)]
 
-    def elements(self, name: str = LIST) -> list[bytes]:
-        """The elements of a list."""
-        found: list[bytes] = self.client.lrange(name, 0, -1)
-        return found
-
     def sink(self, **options: Any) -> RedisSink:
         """A sink of the stream, if nothing else is given."""
-        if not {"list", "list_field", "stream", "stream_field"} & options.keys():
+        if not {"stream", "stream_field"} & options.keys():
             options["stream"] = STREAM
         return RedisSink(options.pop("url", self.url), **options)
 

@@ -84,19 +84,3 @@ class TestTrimmedStream(TestStream):
     """With a limit that is not reached."""
 
     options: ClassVar[dict[str, Any]] = {"fields": positive, "max_age": 3600.0}
-
-
-class TestList(TestStream):
-    """Elements."""
-
-    options: ClassVar[dict[str, Any]] = {"list": "jobs", "encode": as_json}
-
-    async def stored(self) -> list[dict[str, Any]]:
-        return [json.loads(each) for each in await asyncio.to_thread(self.store.elements)]
-
-
-@pytest.mark.long
-class TestTrimmedList(TestList):
-    """With a limit that is not reached."""
-
-    options: ClassVar[dict[str, Any]] = {**TestList.options, "maxlen": 100_000}

@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry as RedisRetry
 from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from tests.redis.proxy_help import proxied, refusing
-from tests.redis.redis_help import LIST, STREAM, Store, names, written
+from tests.redis.redis_help import STREAM, Store, names, written
 from tests.redis_server import redis_sentinel, redis_server
 
 from sluicegate import (
@@ -152,16 +152,6 @@ async def test_an_entry_of_the_same_id_with_other_fields_is_refused(store: Store
     assert store.numbers() == [5, 6]
 
 
-async def test_a_list_has_second_elements_only_of_what_was_unknown(store: Store) -> None:
-    """A push has one reply for all of its elements."""
-    async with proxied(store.url) as proxy, store.sink(url=proxy.url, list=LIST) as sink:
-        batch = RowBatch([b"a", b"b"])
-        proxy.pass_lines = 0
-        assert names(await send(sink, batch)) == dict.fromkeys((0, 1), "UnknownOutcomeError")
-        assert await send(sink, batch) == {}
-    assert store.elements() == [b"a", b"b"] * 2
-
-
 async def test_a_lost_part_leaves_later_parts_unsent(store: Store) -> None:
     """They are tried again without a second entry."""
     items = [{"n": n, "filling": "x" * 600_000} for n in range(4)]
@@ -178,16 +168,13 @@ async def test_a_lost_part_leaves_later_parts_unsent(store: Store) -> None:
     assert store.numbers() == [0, 1, 1, 2, 3]
 
 
-@pytest.mark.parametrize("options", [{"stream": STREAM}, {"list": LIST}])
-async def test_a_value_over_the_limit_of_the_server_fails_alone(
-    own_store: Store, options: dict[str, str]
-) -> None:
+async def test_a_value_over_the_limit_of_the_server_fails_alone(own_store: Store) -> None:
     """The limit is read when the sink is opened."""
     own_store.client.config_set("proto-max-bulk-len", "1mb")
     items = [{"n": n, "data": "x" * (n % 2 * LIMIT + n % 2)} for n in range(8)]
-    async with own_store.sink(**options) as sink:
+    async with own_store.sink() as sink:
         assert names(await written(sink, items)) == dict.fromkeys((1, 3, 5, 7), "TooLargeError")
-    assert len(own_store.entries()) + len(own_store.elements()) == 4
+    assert len(own_store.entries()) == 4
 
 
 @pytest.mark.parametrize("size", [LIMIT + 1, 32 << 20])

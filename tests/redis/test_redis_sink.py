@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import logging
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import pytest
 import redis.asyncio as redis_asyncio
-from tests.redis.redis_help import LIST, STREAM, Store, names, written
+from tests.redis.redis_help import STREAM, Store, names, written
 
 from sluicegate import (
     Batcher,
@@ -91,32 +90,6 @@ async def test_an_entry_has_its_id_as_the_detail_of_its_receipt(store: Store) ->
     assert [receipt.detail for receipt in receipts] == [entry for entry, _ in store.entries()]
 
 
-@pytest.mark.parametrize(
-    ("options", "elements"),
-    [
-        ({}, [b"0", b"1", b"2", b"3", b"4"]),
-        ({"push": "left"}, [b"4", b"3", b"2", b"1", b"0"]),
-        ({"maxlen": 2}, [b"3", b"4"]),
-        ({"maxlen": 2, "push": "left"}, [b"4", b"3"]),
-        ({"encode": lambda item: f"job {item}"}, [b"job %d" % n for n in range(5)]),
-    ],
-)
-async def test_the_elements_of_a_list(
-    store: Store, options: dict[str, Any], elements: list[bytes]
-) -> None:
-    async with store.sink(list=LIST, **options) as sink:
-        assert await written(sink, [0, 1]) == {}
-        assert await written(sink, [2, 3, 4]) == {}
-    assert store.elements() == elements
-
-
-async def test_elements_of_several_lists(store: Store) -> None:
-    async with store.sink(list=lambda item: f"jobs:{item % 2}") as sink:
-        assert await written(sink, [*range(6)]) == {}
-    assert store.elements("jobs:0") == [b"0", b"2", b"4"]
-    assert store.elements("jobs:1") == [b"1", b"3", b"5"]
-
-
 async def test_a_stream_is_trimmed_by_its_length(store: Store) -> None:
     """Exactly, or by whole nodes of 100 entries."""
     items = [{"n": n} for n in range(1_000)]
@@ -137,17 +110,13 @@ async def test_a_stream_is_trimmed_by_age(store: Store) -> None:
     assert store.numbers() == [7, 8, 9]
 
 
-@pytest.mark.parametrize("options", [{"stream": STREAM}, {"list": LIST}])
-async def test_what_does_not_exist_is_not_created_unless_allowed(
-    store: Store, options: dict[str, str]
-) -> None:
-    async with store.sink(create=False, **options) as sink:
-        with pytest.raises(RefusedError, match=r"create the (stream|list)"):
+async def test_a_stream_that_does_not_exist_is_not_created_unless_allowed(store: Store) -> None:
+    async with store.sink(create=False) as sink:
+        with pytest.raises(RefusedError, match="create the stream"):
             await sink.write(RowBatch([{"n": 1}, {"n": 2}]))
         store.client.xadd(STREAM, {"n": 0})
-        store.client.rpush(LIST, "0")
         assert await written(sink, [{"n": 1}]) == {}
-    assert len(store.entries()) + len(store.elements()) == 3
+    assert store.numbers() == [0, 1]
 
 
 # -- ids -------------------------------------------------------------------------------------------
@@ -199,29 +168,21 @@ def test_ids_of_a_stream_are_refused_with_keys(argument: str) -> None:
     others: list[dict[str, Any]] = [
         {"stream": STREAM},
         {"stream_field": "s", "id": "n"},
-        {"list": LIST},
     ]
     for other in others:
         Batcher(RedisSink("redis://h", **other), **options)
     Batcher(kept)
 
 
-@pytest.mark.parametrize("kind", ["stream", "list"])
-async def test_nothing_is_stored_behind_a_failed_item_of_its_key(store: Store, kind: str) -> None:
+async def test_nothing_is_stored_behind_a_failed_item_of_its_key(store: Store) -> None:
     """Redis refuses the second item of each key: its name belongs to another type."""
     store.client.set("taken", "text")
     order = [("a", "x"), ("b", "x"), ("a", "taken"), ("a", "x"), ("b", "x"), ("a", "y"), ("c", "y")]
     items = [{"n": n, "key": key, "to": to} for n, (key, to) in enumerate(order)]
-    options: dict[str, Any] = {f"{kind}_field": "to"}
-    options |= {"fields": ["n"]} if kind == "stream" else {"encode": lambda item: str(item["n"])}
-    async with store.sink(**options) as sink:
+    async with store.sink(stream_field="to", fields=["n"]) as sink:
         errors = await written(sink, items, keys=[item["key"] for item in items])
     assert names(errors) == {2: "RefusedError", 3: "KeyStopped", 5: "KeyStopped"}
-    found = {
-        name: store.numbers(name) if kind == "stream" else [*map(int, store.elements(name))]
-        for name in ("x", "y")
-    }
-    assert found == {"x": [0, 1, 4], "y": [6]}
+    assert {name: store.numbers(name) for name in ("x", "y")} == {"x": [0, 1, 4], "y": [6]}
 
 
 async def test_ids_keep_their_order_over_keys(store: Store) -> None:
@@ -324,22 +285,6 @@ async def test_a_wrong_or_missing_password_is_refused_when_opening(own_store: St
     assert "guess" not in str(wrong.value) + repr(missing.value)
 
 
-async def test_a_list_that_cannot_be_trimmed_is_told_in_the_log(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The pushed elements are delivered."""
-    store.client.acl_setuser(
-        "pusher", reset=True, enabled=True, passwords=["+pw"], commands=["+rpush"], keys=["*"]
-    )
-    url = store.url.replace("//", "//pusher:pw@")
-    with caplog.at_level(logging.WARNING):
-        async with store.sink(url=url, list=LIST, maxlen=1) as sink:
-            assert await written(sink, [1, 2]) == {}
-    assert store.elements() == [b"1", b"2"]
-    assert "cannot be trimmed" in caplog.text
-    assert "NOPERM" in caplog.text
-
-
 # -- values, connections, repr ---------------------------------------------------------------------
 
 
@@ -434,19 +379,10 @@ def function_of_two(_: object, __: object) -> str:
             "url with retry_on_timeout: is set",
         ),
         ({"url": "redis://h?colour=red", "stream": "s"}, "url with colour: is not an option"),
-        ({"url": "redis://h"}, "stream=None: must be one of"),
-        ({"url": "redis://h", "stream": "s", "list": "l"}, "list='l': must be one of"),
+        ({"url": "redis://h"}, "stream=None: must be given, or stream_field"),
+        ({"url": "redis://h", "stream": "s", "stream_field": "l"}, "stream='s': must be given"),
         ({"url": "redis://h", "stream": ""}, "stream='': must be text"),
         ({"url": "redis://h", "stream": function_of_two}, "stream=<function"),
-        ({"url": "redis://h", "list": "l", "id": "n"}, "id='n': is for streams"),
-        ({"url": "redis://h", "list": "l", "fields": ["n"]}, "fields=['n']: is for streams"),
-        ({"url": "redis://h", "list": "l", "max_age": 5}, "max_age=5: is for streams"),
-        (
-            {"url": "redis://h", "list": "l", "approximate": False},
-            "approximate=False: is for streams",
-        ),
-        ({"url": "redis://h", "list": "l", "push": "up"}, "push='up': must be one of"),
-        ({"url": "redis://h", "stream": "s", "push": "left"}, "push='left': is for lists"),
         ({"url": "redis://h", "stream": "s", "maxlen": 0}, "maxlen=0: must be a whole number"),
         (
             {"url": "redis://h", "stream": "s", "maxlen": 5, "max_age": 5},

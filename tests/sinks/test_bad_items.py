@@ -54,7 +54,7 @@ def _sqlite(folder: Path, **options: Any) -> SqlSink:
     with sqlite3.connect(path) as con:
         con.execute("CREATE TABLE words (id INTEGER PRIMARY KEY, word TEXT)")
     con.close()
-    url = f"sqlite+aiosqlite:///{path}"
+    url = f"sqlite:///{path}"
     return SqlSink(url, table="words", columns=("id", "word"), **options)
 
 

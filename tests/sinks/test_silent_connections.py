@@ -121,13 +121,8 @@ async def black_hole(upstream: int) -> AsyncGenerator[BlackHole]:
 
 @asynccontextmanager
 async def _sql(request: pytest.FixtureRequest, driver: str) -> AsyncGenerator[Case]:
-    if driver in {"asyncpg", "psycopg", "psycopg_async"}:
-        url = sa.make_url(request.getfixturevalue("embedded_postgres").dsn)
-        made = [url.set(drivername=f"postgresql+{each}") for each in (driver, "psycopg")]
-    else:
-        server = request.getfixturevalue("mariadb")
-        made = [sa.make_url(server.url(each)) for each in (driver, "pymysql")]
-    url, look = made
+    server = request.getfixturevalue("mariadb")
+    url, look = [sa.make_url(server.url(each)) for each in (driver, "pymysql")]
     name = f"silent_{next(_NUMBERS)}"
     table = SqlTable(
         url.render_as_string(hide_password=False), look.render_as_string(hide_password=False)
@@ -150,23 +145,7 @@ async def _sql(request: pytest.FixtureRequest, driver: str) -> AsyncGenerator[Ca
             close_timeout=CLOSE_WITHIN,
         )
 
-    yield Case(url.port or 5432, sink, lambda: asyncio.to_thread(read))
-
-
-def sql_asyncpg(request: pytest.FixtureRequest) -> Any:
-    return _sql(request, "asyncpg")
-
-
-def sql_psycopg(request: pytest.FixtureRequest) -> Any:
-    return _sql(request, "psycopg_async")
-
-
-def sql_psycopg_threads(request: pytest.FixtureRequest) -> Any:
-    return _sql(request, "psycopg")
-
-
-def sql_asyncmy(request: pytest.FixtureRequest) -> Any:
-    return _sql(request, "asyncmy")
+    yield Case(url.port or 3306, sink, lambda: asyncio.to_thread(read))
 
 
 def sql_pymysql(request: pytest.FixtureRequest) -> Any:
@@ -181,13 +160,9 @@ CASES = [
     nats,
     objects,
     redis_stream,
-    sql_asyncmy,
-    sql_asyncpg,
-    sql_psycopg,
-    sql_psycopg_threads,
     sql_pymysql,
 ]
-THREADS = {sql_psycopg_threads, sql_pymysql}
+THREADS = {sql_pymysql}
 
 
 class Told(Observer):
@@ -213,7 +188,7 @@ def _items(first: int, last: int, size: int = 1) -> list[dict[str, Any]]:
     return [{"id": number, "pad": "x" * size} for number in range(first, last)]
 
 
-@_forms(http, sql_asyncpg)
+@_forms(http, sql_pymysql)
 async def test_a_sink_continues_on_new_connections_and_ends_within_its_bound(
     request: pytest.FixtureRequest, real_clock: LoopClock, case_of: Any
 ) -> None:
@@ -253,7 +228,7 @@ async def test_a_sink_continues_on_new_connections_and_ends_within_its_bound(
         await asyncio.to_thread(join, before, 2.0)
 
 
-@_forms(http, sql_psycopg_threads)
+@_forms(http, sql_pymysql)
 @pytest.mark.parametrize("state", ["idle", "writing", pytest.param("full", marks=pytest.mark.long)])
 async def test_cancelling_a_write_and_closing_are_bounded(
     request: pytest.FixtureRequest, real_clock: LoopClock, case_of: Any, state: str

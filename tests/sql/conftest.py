@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-import sqlalchemy as sa
 from tests.sql.mariadb import IS_MYSQL, MariaDbServer, MySqlServer, mariadb_server
 from tests.sql.sql_help import SqlTable
 
@@ -15,13 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DRIVERS = [
-    "sqlite",
-    "asyncpg",
-    "asyncmy",
-    *[pytest.param(each, marks=pytest.mark.long) for each in ("aiosqlite", "psycopg", "pymysql")],
-]
-"""One driver per database; the other drivers run with the long tests."""
+DRIVERS = ["sqlite", "pymysql"]
 
 
 @pytest.fixture(scope="session")
@@ -56,16 +49,6 @@ def table_of(request: pytest.FixtureRequest, driver: str, folder: Path) -> SqlTa
     """The table of one driver."""
     if driver.endswith("sqlite"):
         file = folder / "rows.db"
-        return SqlTable(
-            f"sqlite+{driver.replace('sqlite', 'pysqlite') if driver == 'sqlite' else driver}:///{file}",
-            f"sqlite:///{file}",
-        )
-    if driver in {"asyncpg", "psycopg"}:
-        url = sa.make_url(request.getfixturevalue("embedded_postgres").dsn)
-        made = [
-            url.set(drivername=f"postgresql+{each}").render_as_string(hide_password=False)
-            for each in (driver, "psycopg")
-        ]
-        return SqlTable(*made)
+        return SqlTable(f"sqlite:///{file}")
     server: MariaDbServer = request.getfixturevalue("mariadb")
     return SqlTable(server.url(driver), server.url())

@@ -14,7 +14,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from sluicegate import RowBatch, send
 from sluicegate.sql import SqlSink
@@ -22,10 +21,9 @@ from sluicegate.sql import SqlSink
 
 def telling(url: str) -> Any:
     """An engine that reports each statement."""
-    is_async = sa.make_url(url).get_dialect().is_async
-    engine = create_async_engine(url) if is_async else sa.create_engine(url)
+    engine = sa.create_engine(url)
     event.listen(
-        getattr(engine, "sync_engine", engine),
+        engine,
         "after_cursor_execute",
         lambda *_: print(flush=True),  # noqa: T201
     )

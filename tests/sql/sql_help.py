@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 SERIAL = {
     "sqlite": "INTEGER PRIMARY KEY AUTOINCREMENT",
-    "postgresql": "serial PRIMARY KEY",
     "mysql": "INT AUTO_INCREMENT PRIMARY KEY",
 }
 

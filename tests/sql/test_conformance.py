@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from tests.sql.mariadb import MariaDbServer
 
-    from sluicegate.testing import EmbeddedPostgres
-
 
 class TestSqlite(SinkConformance[tuple[int, str]]):
     """In a file, with threads."""
@@ -74,46 +72,10 @@ class TestSqliteUpdating(TestSqlite):
     options: ClassVar[dict[str, Any]] = {"on_conflict": "update"}
 
 
-class TestPostgresByAsyncpg(TestSqlite):
-    """PostgreSQL, with an async driver."""
-
-    driver = "asyncpg"
-
-    @pytest.fixture(autouse=True)
-    def on(self, embedded_postgres: EmbeddedPostgres) -> None:
-        url = sa.make_url(embedded_postgres.dsn)
-        self.look = sa.create_engine(
-            url.set(drivername="postgresql+psycopg"), poolclass=sa.NullPool
-        )
-        self.url = url.set(drivername=f"postgresql+{self.driver}").render_as_string(
-            hide_password=False
-        )
-        with self.look.begin() as con:
-            con.exec_driver_sql("DROP TABLE IF EXISTS words")
-            con.exec_driver_sql(
-                "CREATE TABLE words (nr serial, id int NOT NULL UNIQUE, word text NOT NULL)"
-            )
-
-
-@pytest.mark.long
-class TestPostgresByPsycopg(TestPostgresByAsyncpg):
-    """With a driver that runs in threads; replaces rows."""
-
-    driver = "psycopg"
-    options: ClassVar[dict[str, Any]] = {"on_conflict": "update"}
-
-
-@pytest.mark.long
-class TestPostgresIgnoring(TestPostgresByAsyncpg):
-    """Existing rows stay."""
-
-    options: ClassVar[dict[str, Any]] = {"on_conflict": "ignore"}
-
-
 class TestMariaDb(TestSqlite):
-    """MariaDB, with an async driver."""
+    """MariaDB."""
 
-    driver = "asyncmy"
+    driver = "pymysql"
 
     @pytest.fixture(autouse=True)
     def on(self, mariadb: MariaDbServer) -> None:
@@ -128,10 +90,9 @@ class TestMariaDb(TestSqlite):
 
 
 @pytest.mark.long
-class TestMariaDbByPymysql(TestMariaDb):
-    """With a driver that runs in threads; replaces rows."""
+class TestMariaDbUpdating(TestMariaDb):
+    """Existing rows are replaced."""
 
-    driver = "pymysql"
     options: ClassVar[dict[str, Any]] = {"on_conflict": "update"}
 
 

@@ -4,7 +4,7 @@ Each fails alone. Compared by the database's own SELECT.
 
 from __future__ import annotations
 
-from datetime import date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,11 @@ import pytest
 from tests.sql.mariadb import IS_MYSQL
 from tests.sql.sql_help import SqlTable, names, written
 
-from sluicegate import ConfigError
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
     from tests.sql.mariadb import MariaDbServer
-
-    from sluicegate.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 DAY = date(2026, 1, 2)
@@ -30,20 +26,13 @@ AT = datetime(2026, 1, 2, 3, 4, 5)
 @pytest.fixture
 def mysql(mariadb: MariaDbServer) -> SqlTable:
     """A MariaDB table."""
-    return SqlTable(mariadb.url("asyncmy"), mariadb.url())
+    return SqlTable(mariadb.url())
 
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> SqlTable:
     """A SQLite table."""
     return SqlTable(f"sqlite:///{tmp_path}/rows.db")
-
-
-@pytest.fixture(params=["asyncpg", pytest.param("psycopg", marks=pytest.mark.long)])
-def postgres(request: pytest.FixtureRequest, embedded_postgres: EmbeddedPostgres) -> SqlTable:
-    """A PostgreSQL table."""
-    url = embedded_postgres.dsn.replace("postgresql://", "postgresql+{}://")
-    return SqlTable(url.format(request.param), url.format("psycopg"))
 
 
 def quickly(kinds: Iterable[str], *quick: str) -> list[Any]:
@@ -141,51 +130,3 @@ async def test_constraints_of_sqlite_drop_no_row(sqlite: SqlTable) -> None:
         rows = [(1, "b", 2), (2, None, 3), (3, "c", 1), (4, "d", 4)]
         assert names(await written(sink, rows)) == dict.fromkeys(range(3), "PermanentError")
     assert await sqlite.looked("id, word, code") == [(1, "a", 1), (4, "d", 4)]
-
-
-POSTGRES: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
-    "text[]": (["ab", b"ab"], [["a", None], []], ["{a,NULL}", "{}"]),
-    "int[]": (["12", [1.5]], [[1]], ["{1}"]),
-    "small": ([1.5, Decimal("2.5")], [2.0, 3], ["2", "3"]),
-    "small[]": ([[1.5], "12"], [[2]], ["{2}"]),
-    "pair[]": ([[(1, 2, 3)], "ab"], [], []),
-    "daterange": ([(DAY, AT)], [], []),
-    "oid": ([1.5], [7], ["7"]),
-    "numeric": ([Decimal("1e200000")], [Decimal("1.10")], ["1.10"]),
-    "time": ([timedelta(hours=25), AT], [time(3)], ["03:00:00"]),
-}
-
-
-@pytest.mark.filterwarnings("ignore:Did not recognize type 'pair'")
-@pytest.mark.parametrize("kind", quickly(POSTGRES, "text[]", "small[]", "daterange"))
-async def test_values_that_drivers_of_postgresql_take_for_others(
-    postgres: SqlTable, kind: str
-) -> None:
-    bad, good, stored = POSTGRES[kind]
-    postgres.run(
-        "DROP TABLE IF EXISTS words; DROP TYPE IF EXISTS pair; DROP DOMAIN IF EXISTS small"
-    )
-    postgres.run("CREATE DOMAIN small AS int; CREATE TYPE pair AS (size small, day date)")
-    assert await _stored(postgres, kind, bad, good, "v::text") == stored
-
-
-async def test_texts_of_which_postgresql_would_drop_a_part(postgres: SqlTable) -> None:
-    """A text in ISO form is a date or a time with each driver; any other one is refused."""
-    midnight = datetime(2026, 1, 2)
-    bad = ["2026-01-02 03:04", "2 Jan 2026"]
-    assert await _stored(postgres, "date", bad, ["2026-01-02"]) == [DAY]
-    bad = ["03:04:05+09", "2026-01-02 03:04"]
-    assert await _stored(postgres, "time", bad, ["03:00"]) == [time(3)]
-    bad, good = ["2026-01-02 00:00:00+09"], ["2026-01-02 00:00:00", "2026-01-02T00:00:00Z"]
-    assert await _stored(postgres, "timestamp", bad, good) == [midnight, midnight]
-
-
-async def test_postgresql_handles_no_conflicts_in_a_table_with_a_rule(postgres: SqlTable) -> None:
-    """It would refuse every row."""
-    postgres.make()
-    postgres.run("CREATE RULE also AS ON INSERT TO words DO ALSO NOTIFY added")
-    async with postgres.sink() as sink:
-        assert await written(sink, [(1, "a")]) == {}
-    with pytest.raises(ConfigError, match=r"on_conflict='update': 'words' has a rule"):
-        async with postgres.sink(on_conflict="update"):
-            pass

@@ -7,7 +7,7 @@ White box: the connections of a sink are also used directly.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import create_engine
@@ -28,16 +28,10 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 CLOCK = LoopClock()
 
 SESSIONS = {
-    "postgresql": "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'sluicegate%%' ORDER BY pid",
     "mysql": "SELECT id FROM information_schema.processlist WHERE command <> 'Daemon' AND id <> CONNECTION_ID()"
     " ORDER BY id",
 }
-END = {"postgresql": "SELECT pg_terminate_backend({})", "mysql": "KILL {}"}
-SERVERS = [
-    "asyncpg",
-    "asyncmy",
-    *[pytest.param(e, marks=pytest.mark.long) for e in ("pymysql", "psycopg")],
-]
+SERVERS = ["pymysql"]
 
 
 @pytest.fixture(params=SERVERS)
@@ -54,16 +48,6 @@ def table(request: pytest.FixtureRequest, driver: str, tmp_path: Path) -> SqlTab
     return made
 
 
-def named(table: SqlTable, driver: str) -> dict[str, Any]:
-    """Options that identify the sessions of a sink."""
-    arguments: dict[str, Any] = {}
-    if driver == "asyncpg":
-        arguments = {"server_settings": {"application_name": "sluicegate"}}
-    elif driver == "psycopg":
-        arguments = {"application_name": "sluicegate"}
-    return {"connect_args": arguments}
-
-
 async def sessions(table: SqlTable) -> list[int]:
     def look() -> list[int]:
         with table.engine.connect() as con:
@@ -72,11 +56,11 @@ async def sessions(table: SqlTable) -> list[int]:
     return await asyncio.to_thread(look)
 
 
-async def test_a_connection_is_kept_between_writes(table: SqlTable, driver: str) -> None:
+async def test_a_connection_is_kept_between_writes(table: SqlTable) -> None:
     """Also after a refused row and after a transaction of several statements; no transaction stays
     open afterwards.
     """
-    async with table.sink(pool_size=2, engine_options=named(table, driver)) as sink:
+    async with table.sink(pool_size=2) as sink:
         assert await written(sink, [(1, "a")]) == {}
         before = await sessions(table)
         assert len(before) == 1
@@ -93,15 +77,15 @@ async def test_a_connection_is_kept_between_writes(table: SqlTable, driver: str)
     assert await sessions(table) == []
 
 
-async def test_a_connection_that_was_ended_is_replaced(table: SqlTable, driver: str) -> None:
+async def test_a_connection_that_was_ended_is_replaced(table: SqlTable) -> None:
     """The rows of that write are unknown and found by key; the other idle connections are
     discarded, too.
     """
-    async with table.sink(pool_size=3, engine_options=named(table, driver)) as sink:
+    async with table.sink(pool_size=3) as sink:
         await asyncio.gather(*[written(sink, [(number, "w")]) for number in range(9)])
         ended = await sessions(table)
         for each in ended:
-            await asyncio.to_thread(table.run, END[table.name].format(each))
+            await asyncio.to_thread(table.run, f"KILL {each}")
         batch = RowBatch([(10, "a"), (11, "b")])
         assert {*names(await send(sink, batch)).values()} <= {"UnknownOutcomeError"}
         assert await send(sink, batch) == {}
@@ -110,15 +94,15 @@ async def test_a_connection_that_was_ended_is_replaced(table: SqlTable, driver: 
     assert sorted(await table.looked())[9:] == [(10, "a"), (11, "b"), (12, "c")]
 
 
-async def test_a_connection_that_was_ended_while_it_was_idle(table: SqlTable, driver: str) -> None:
+async def test_a_connection_that_was_ended_while_it_was_idle(table: SqlTable) -> None:
     """It is tested before a write, whose rows would otherwise be unknown, and without a key stay
     unknown.
     """
     table.make("id INT NOT NULL, word VARCHAR(20) NOT NULL")
-    async with table.sink(pool_size=3, engine_options=named(table, driver)) as sink:
+    async with table.sink(pool_size=3) as sink:
         await asyncio.gather(*[written(sink, [(number, "w")]) for number in range(9)])
         for each in await sessions(table):
-            await asyncio.to_thread(table.run, END[table.name].format(each))
+            await asyncio.to_thread(table.run, f"KILL {each}")
         await CLOCK.sleep(1.1)
         assert await written(sink, [(9, "w")]) == {}
     assert sorted(await table.looked()) == [(number, "w") for number in range(10)]
@@ -126,33 +110,14 @@ async def test_a_connection_that_was_ended_while_it_was_idle(table: SqlTable, dr
 
 async def test_a_column_whose_type_changes_under_an_open_sink(table: SqlTable) -> None:
     """Statements that the driver prepared for the earlier type are discarded."""
-    change = {
-        "postgresql": "ALTER TABLE words ALTER COLUMN word TYPE int USING 0",
-        "mysql": "ALTER TABLE words MODIFY word INT NOT NULL",
-    }
+    change = "ALTER TABLE words MODIFY word INT NOT NULL"
     async with table.sink() as sink:
         assert await written(sink, [(1, "7"), (2, "8")]) == {}
         await asyncio.to_thread(table.run, "DELETE FROM words")
-        await asyncio.to_thread(table.run, change[table.name])
+        await asyncio.to_thread(table.run, change)
         for number in range(3, 9, 2):
             assert await written(sink, [(number, 5), (number + 1, 6)]) == {}
     assert [word for (word,) in await table.looked("word")] == [5, 6] * 3
-
-
-async def test_a_limit_of_the_driver_leaves_a_write_unknown(table: SqlTable, driver: str) -> None:
-    """Its statement may have been stored, so the sink does not send it again."""
-    if driver != "asyncpg":
-        pytest.skip("the drivers of MySQL close the connection")
-    options = {"connect_args": {"command_timeout": 0.3}}
-    async with table.sink(engine_options=options) as sink:
-        assert await written(sink, [(1, "a")]) == {}
-        with table.engine.connect() as con:
-            con.exec_driver_sql("LOCK TABLE words")
-            writing = asyncio.create_task(written(sink, [(2, "b")]))
-            await CLOCK.sleep(0.45)
-            con.rollback()
-        assert names(await writing) == {0: "UnknownOutcomeError"}
-        assert await written(sink, [(3, "c")]) == {}
 
 
 def test_the_isolation_level_is_the_sinks() -> None:

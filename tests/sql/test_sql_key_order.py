@@ -32,7 +32,6 @@ TYPES: dict[str, Sequence[Any]] = {
 }
 OWN: dict[str, dict[str, Sequence[Any]]] = {
     "sqlite": {"TEXT COLLATE NOCASE": WORDS, "TEXT COLLATE RTRIM": WORDS},
-    "postgresql": {"TIMESTAMP(0)": TIMES, "DOUBLE PRECISION": [0.0, -0.0, float("nan"), 1.5]},
     "mysql": {
         "DATETIME(3)": TIMES,
         "VARCHAR(20) COLLATE utf8mb4_bin": WORDS,
@@ -79,9 +78,7 @@ async def test_a_batch_leaves_what_its_rows_leave_one_by_one(
 
 
 def deadlocks(table: SqlTable) -> str:
-    """The number of deadlocks of MariaDB or MySQL; PostgreSQL counts them later."""
-    if table.name != "mysql":
-        return ""
+    """The number of deadlocks of MariaDB or MySQL."""
     with table.engine.connect() as con:
         status = con.exec_driver_sql(
             "SELECT name, count FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'"
@@ -91,10 +88,7 @@ def deadlocks(table: SqlTable) -> str:
     return str(status[1])
 
 
-WAITING = {
-    "postgresql": "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted",
-    "mysql": "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'",
-}
+WAITING = "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"
 
 
 @pytest.mark.parametrize("mode", ["update", "ignore"])
@@ -109,19 +103,13 @@ async def test_writers_of_common_keys_in_opposite_orders_do_not_deadlock(
     """
     if table.name == "sqlite":
         pytest.skip("it has one writer at a time")
-    if table.name == "postgresql" and mode == "ignore":
-        pytest.skip("existing rows are not locked")
-    # a statement that returns nothing is repeated at once after an error
-    options = {"returning": ["v"]} if table.name == "postgresql" else {}
     before = deadlocks(table)
     create(table, f"k {kind} PRIMARY KEY, v INT")
     found = ", ".join(f"({key!r}, 0)" for key in keys)
     table.run(f"INSERT INTO words VALUES {found}")
     async with AsyncExitStack() as stack:
         sinks = [
-            await stack.enter_async_context(
-                table.sink(("k", "v"), on_conflict=mode, pool_size=1, **options)
-            )
+            await stack.enter_async_context(table.sink(("k", "v"), on_conflict=mode, pool_size=1))
             for _ in range(2)
         ]
         with table.engine.connect() as holder, table.engine.connect() as look:
@@ -132,7 +120,7 @@ async def test_writers_of_common_keys_in_opposite_orders_do_not_deadlock(
                 for number, sink in enumerate(sinks, 1):
                     rows = [(key, number) for key in (keys if number == 1 else keys[::-1])]
                     tasks.append(group.create_task(written(sink, rows)))
-                    while int(look.exec_driver_sql(WAITING[table.name]).one()[-1]) != number:
+                    while int(look.exec_driver_sql(WAITING).one()[-1]) != number:
                         look.rollback()
                         await asyncio.sleep(0)
                     look.rollback()

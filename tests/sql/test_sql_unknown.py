@@ -6,17 +6,15 @@ The state after a lost answer is made by a first write of the same items, or by 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import sqlalchemy as sa
-from tests.postgres.sink.postgres_help import batch_of, outcomes, proxied
+from tests.postgres.sink.postgres_help import batch_of, outcomes
 from tests.sinks.conflict_cases import (
     DIFFERING,
     KEPT,
-    NEVER,
     STOPPED,
     TOLD,
     UNKNOWN,
@@ -27,7 +25,7 @@ from tests.sinks.conflict_cases import (
 )
 from tests.sql.sql_help import names, written
 
-from sluicegate import RowBatch, send
+from sluicegate import send
 
 if TYPE_CHECKING:
     from tests.sql.sql_help import SqlTable
@@ -53,12 +51,6 @@ async def test_a_conflict_is_judged_by_the_stored_row_and_by_the_items_before(
 
 
 CASTS: dict[str, tuple[str, tuple[Any, ...], str]] = {
-    "postgresql": (
-        "id char(5) UNIQUE, a numeric(5, 2), b real, c timestamptz(0), d json, e varchar(9), f float8[]",
-        ("A", Decimal("1.005"), 0.1, datetime(2024, 1, 1, 12, 0, 0, 600_000, UTC), {"k": [1.5]}, "a ",
-         [float("nan"), 1.5]),
-        "b = 0.100001",
-    ),
     "mysql": (
         "id CHAR(5) COLLATE utf8mb4_general_ci UNIQUE, a DECIMAL(5, 2), b FLOAT, c DATETIME, d JSON, "
         "e TIMESTAMP NOT NULL, f VARBINARY(9) NOT NULL",
@@ -85,7 +77,7 @@ async def test_values_are_compared_as_the_columns_hold_them(table: SqlTable) -> 
         again = batch_of([values], maybe=[0])
         assert await send(sink, again) == {}
         assert outcomes(again) == [TOLD]
-        for each in (change, "id = 'a'") if table.name != "postgresql" else (change,):
+        for each in (change, "id = 'a'"):
             table.run(f"UPDATE words SET {each}")
             changed = batch_of([values], maybe=[0])
             assert names(await send(sink, changed)) == {0: "StoredRowDiffers"}
@@ -132,24 +124,3 @@ async def test_rows_of_a_table_without_a_key_stay_unknown(table: SqlTable) -> No
         batch = batch_of([(1, "a")], maybe=[0])
         assert names(await send(sink, batch)) == {0: "UnverifiableError"}
     assert await table.looked() == []
-
-
-async def test_a_row_refused_by_its_neighbour_is_rejected_after_a_lost_commit(
-    table: SqlTable,
-) -> None:
-    """The proxy swallows the answer to the first COMMIT."""
-    if table.name != "postgresql":
-        pytest.skip("the proxy speaks the protocol of PostgreSQL")
-    dsn = sa.make_url(table.url)
-    plain = dsn.set(drivername="postgresql").render_as_string(hide_password=False)
-    options = {"ssl": False} if "asyncpg" in table.url else {"sslmode": "disable"}
-    async with proxied(plain) as (proxy, through):
-        way = sa.make_url(through)
-        url = dsn.set(host=way.host, port=way.port).render_as_string(hide_password=False)
-        async with table.sink(url=url, engine_options={"connect_args": options}) as sink:
-            batch = RowBatch([(1, "first"), (1, "second"), (2, "other")])
-            proxy.cut_answer = "COMMIT"
-            assert {*names(await send(sink, batch)).values()} == {"UnknownOutcomeError"}
-            assert names(await send(sink, batch)) == {1: "KeyRepeated"}
-    assert outcomes(batch) == [TOLD, NEVER, TOLD]
-    assert await table.looked() == [(1, "first"), (2, "other")]

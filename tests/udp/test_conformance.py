@@ -40,19 +40,6 @@ class TestStatsd(SinkConformance[dict[str, Any]]):
         return [self.item(int(match[1])) for match in found if match is not None]
 
 
-class TestLines(TestStatsd):
-    """Points, one per datagram."""
-
-    options: ClassVar[dict[str, Any]] = {"encode": "line", "max_datagram": 20}
-    number = re.compile(r"hits count=(\d+)i")
-
-    def item(self, number: int) -> dict[str, Any]:
-        return {"measurement": "hits", "fields": {"count": number}}
-
-    def bad_item(self, number: int) -> Any:
-        return {"measurement": "hits\n", "fields": {"count": number}}
-
-
 class TestFunction(TestStatsd):
     """Records made by a function; a record that is too long is refused."""
 

@@ -1,13 +1,11 @@
-"""Records of statsd and of line protocol, and how they are pack into datagrams.
+"""Records of statsd, and how they are packed into datagrams.
 
 White box: the encoding of records, and the division into datagrams.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import enum
-import re
 from decimal import Decimal
 from itertools import pairwise
 from types import SimpleNamespace
@@ -17,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicegate.udp.records import line, statsd
+from sluicegate.udp.records import statsd
 from sluicegate.udp.sink import pack
 
 METRICS: list[tuple[Any, str]] = [
@@ -62,33 +60,6 @@ def test_what_breaks_the_lines_of_statsd_is_refused(change: dict[str, Any]) -> N
         statsd({"name": "n", "value": 1, "type": "c", **change})
 
 
-NOON = dt.datetime(2023, 11, 14, 22, 13, 20, 5, dt.UTC)
-POINTS: list[tuple[Any, str]] = [
-    ({"measurement": "m", "fields": {"f": 1}}, "m f=1i"),
-    ({"measurement": "m", "fields": {"f": 1.5, "g": True, "h": None}}, "m f=1.5,g=true"),
-    ({"measurement": "m", "fields": {"f": 'a "b" \\c'}}, r'm f="a \"b\" \\c"'),
-    ({"measurement": "m", "fields": {"f": "a b,c=d"}}, 'm f="a b,c=d"'),
-    ({"measurement": "a,b =c", "fields": {"f": 1}}, r"a\,b\ =c f=1i"),
-    (
-        {
-            "measurement": "m",
-            "tags": {"z": 1, "a b": "c,d=e", "n": None, "e": ""},
-            "fields": {"f": 1},
-        },
-        r"m,a\ b=c\,d\=e,z=1 f=1i",
-    ),
-    ({"measurement": "m", "fields": {"f g": 1}, "timestamp": 5}, r"m f\ g=1i 5"),
-    ({"measurement": "m", "fields": {"f": 1}, "timestamp": NOON}, "m f=1i 1700000000000005000"),
-    ({"measurement": "m", "tags": {"a": r"c:\d"}, "fields": {"f": 1}}, r"m,a=c:\d f=1i"),
-    (SimpleNamespace(measurement="m", fields={"f": Decimal("0.1")}), "m f=0.1"),
-]
-
-
-@pytest.mark.parametrize(("item", "record"), POINTS)
-def test_a_point_of_line_protocol(item: Any, record: str) -> None:
-    assert line(item) == record
-
-
 class Name(str, enum.Enum):  # noqa: UP042  # a StrEnum shows its content
     """An enumeration whose text is `Name.VIEWS`."""
 
@@ -127,72 +98,6 @@ def test_subclasses_of_text_and_numbers_are_written_by_their_content() -> None:
     assert statsd({"name": "n", "value": 1, "type": "c", "tags": [Name.VIEWS]}).endswith(
         "#page.views"
     )
-    point = {
-        "measurement": Name.VIEWS,
-        "tags": {Name.VIEWS: Name.VIEWS},
-        "fields": {Name.VIEWS: Name.VIEWS, "half": half, "level": Level.HIGH},
-        "timestamp": Level.HIGH,
-    }
-    assert line(point) == (
-        'page.views,page.views=page.views page.views="page.views",half=0.5,level=7i 7'
-    )
-
-
-POINT_MISTAKES = [
-    *each("measurement", "", None, "a\nb", "#a", "a\\", "a\\,b", "a\\ b", 5),
-    *each("fields", {}, None, {"f": None}, [], {"": 1}, {5: 1}),
-    *each("fields", *each("f", [], float("nan"), 1 << 63, "a\nb", b"a", object())),
-    *each("fields", {"a\nb": 1}, {"a\\": 1}, {"a\\=b": 1}),
-    *each("tags", {"a": "b\n"}, {"a": "b\\"}, {"a\\": "b"}, {"": "b"}, ["a"]),
-    *each("timestamp", "5", 1.5, True, 1 << 63, NOON.replace(tzinfo=None)),
-]
-
-
-@pytest.mark.parametrize("change", POINT_MISTAKES)
-def test_what_has_no_form_in_line_protocol_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises((ValueError, TypeError)):
-        line({"measurement": "m", "fields": {"f": 1}, **change})
-
-
-def read(record: str) -> tuple[str, dict[str, str], dict[str, str]]:
-    """Measurement, tags and fields as the receiver parses them: it skips a character after a
-    backslash when it searches for the end of a part.
-    """
-    part = r"(?:\\.|[^\\,= ])*"
-    found = re.fullmatch(
-        rf'((?:\\.|[^\\, ])*)((?:,{part}={part})*) ((?:{part}="(?:\\.|[^\\"])*",?)*)', record
-    )
-    assert found is not None, record
-    pairs = re.findall(rf",({part})=({part})", found[2])
-    fields = re.findall(rf'({part})="((?:\\.|[^\\"])*)",?', found[3])
-    return (
-        re.sub(r"\\([, ])", r"\1", found[1]),
-        {_plain(key): _plain(value) for key, value in pairs},
-        {_plain(key): re.sub(r'\\(["\\])', r"\1", value) for key, value in fields},
-    )
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"\\([,= ])", r"\1", text)
-
-
-texts = st.text(alphabet='ab,= \\"#', min_size=1, max_size=6)
-
-
-@given(
-    texts,
-    st.dictionaries(texts, texts, max_size=3),
-    st.dictionaries(texts, texts, min_size=1, max_size=3),
-)
-def test_whatever_is_taken_is_read_again(
-    name: str, tags: dict[str, str], fields: dict[str, str]
-) -> None:
-    """Escaped characters end no part, and no content changes."""
-    try:
-        record = line({"measurement": name, "tags": tags, "fields": fields})
-    except ValueError:
-        return
-    assert read(record) == (name, tags, fields)
 
 
 @given(st.lists(st.integers(1, 30)), st.integers(30, 100))

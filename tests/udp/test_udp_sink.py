@@ -30,7 +30,7 @@ from sluicegate import (
 )
 from sluicegate.batcher import LoopClock
 from sluicegate.udp import UdpSink
-from sluicegate.udp.channel import connect
+from sluicegate.udp.channel import hand_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -97,8 +97,9 @@ async def test_what_was_sent_before_a_refusal_is_lost_and_the_rest_is_not_sent(
     """At most once: delivered means handed to the kernel. Later writes check for the receiver
     first, and the loss is logged once.
     """
-    receiver.close()
     async with UdpSink(receiver.host, receiver.port, max_datagram=10) as sink:
+        assert await send(sink, RowBatch(hits(1))) == {}
+        receiver.close()
         errors = await send(sink, RowBatch(hits(3)))
         assert names(errors) == dict.fromkeys((1, 2), "UnavailableError")
         for _ in range(2):
@@ -188,24 +189,18 @@ async def test_a_receiver_that_moves_without_a_trace_is_followed(
     receiver: Receiver,
     resolver: Resolver,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Nothing reports that its old address is no longer in use, so its name is looked up again."""
     monkeypatch.setattr("sluicegate.udp.channel.LOOK_EVERY", 0.0)
-    with Receiver("127.0.0.2", receiver.port) as other, caplog.at_level("INFO"):
+    with Receiver("127.0.0.2", receiver.port) as other:
         async with UdpSink("metrics.example", receiver.port) as sink:
             assert await send(sink, RowBatch(hits(1))) == {}
-            assert resolver.asked == 2
             resolver.hosts = []  # no answer: the known address may still be right
             assert await send(sink, RowBatch(hits(1, 1))) == {}
-            assert "no longer" not in caplog.text
             resolver.hosts = ["127.0.0.3", "127.0.0.2"]
             assert await send(sink, RowBatch(hits(2, 2))) == {}
         assert receiver.lines() == ["hits:0|c", "hits:1|c"]
         assert other.lines() == ["hits:2|c", "hits:3|c"]
-    assert f"metrics.example:{receiver.port}: the name no longer has the address 127.0.0.1" in (
-        caplog.text
-    )
 
 
 async def test_the_address_of_several_that_listens_is_found(
@@ -234,8 +229,9 @@ async def test_a_name_that_is_not_found_is_an_outage(
 
 
 async def test_an_address_that_is_not_allowed_is_refused() -> None:
-    with pytest.raises(RefusedError, match="broadcast"):
-        await UdpSink("255.255.255.255", 8125).__aenter__()
+    async with UdpSink("255.255.255.255", 8125) as sink:
+        with pytest.raises(RefusedError, match="broadcast"):
+            await sink.write(RowBatch(hits(1)))
 
 
 async def test_a_cancelled_write_leaves_no_socket_behind(receiver: Receiver) -> None:
@@ -260,8 +256,9 @@ async def test_what_a_cancelled_write_had_sent_is_delivered(receiver: Receiver) 
     """The second datagram is refused because of the first, and the write checks for the
     receiver.
     """
-    receiver.close()
     async with UdpSink(receiver.host, receiver.port, max_datagram=10) as sink:
+        assert await send(sink, RowBatch(hits(1))) == {}
+        receiver.close()
         batch = RowBatch(hits(3))
         write = asyncio.create_task(send(sink, batch))
         await LoopClock().sleep(0)
@@ -288,21 +285,25 @@ async def test_writes_beside_each_other_look_one_after_another(receiver: Receive
 
 
 @contextmanager
-def _local(path: Path) -> Iterator[tuple[Any, socket.socket]]:
-    """A receiver with a buffer that stays full, and its address."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as far:
+def _local(path: Path) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A socket, and its receiver with a buffer that stays full."""
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as far,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as near,
+    ):
         far.bind(str(path))
+        near.connect(str(path))
         far.setblocking(False)
-        yield (socket.AF_UNIX, socket.SOCK_DGRAM, 0, "", str(path)), far
+        near.setblocking(False)
+        yield near, far
 
 
 async def test_a_full_send_buffer_is_waited_for(tmp_path: Path) -> None:
     """Local datagram sockets have one; UDP's own buffer drains by itself."""
-    with _local(tmp_path / "far") as (address, far):
-        endpoint = await connect(address)
+    with _local(tmp_path / "far") as (near, far):
         sent = 0
         while True:
-            sending = asyncio.create_task(endpoint.send(b"%d" % sent, 10.0))
+            sending = asyncio.create_task(hand_over(near, b"%d" % sent, 10.0))
             await LoopClock().sleep(0.01)
             if not sending.done():
                 break
@@ -311,19 +312,16 @@ async def test_a_full_send_buffer_is_waited_for(tmp_path: Path) -> None:
             assert far.recv(100) == b"%d" % number
         await sending
         assert far.recv(100) == b"%d" % sent
-        endpoint.close()
 
 
 async def test_a_send_buffer_that_stays_full_is_told(tmp_path: Path) -> None:
     """The datagram is dropped."""
-    with _local(tmp_path / "far") as (address, far):
-        endpoint = await connect(address)
+    with _local(tmp_path / "far") as (near, far):
         sent = 0
         with pytest.raises(UnavailableError, match=r"was full for 0\.05 s"):
             while True:
-                await endpoint.send(b"%d" % sent, 0.05)
+                await hand_over(near, b"%d" % sent, 0.05)
                 sent += 1
-        endpoint.close()
         assert [far.recv(100) for _ in range(sent)] == [b"%d" % n for n in range(sent)]
         with pytest.raises(BlockingIOError):
             far.recv(100)
@@ -347,7 +345,7 @@ def _of_two(_: object, __: object) -> bytes:
         (lambda: UdpSink("", 1), "host='': must be text"),
         (lambda: UdpSink("h", 0), "port=0: must be a whole number"),
         (lambda: UdpSink("h", 70_000), "port=70000: must be at most 65535"),
-        (lambda: UdpSink("h", 1, encode="json"), "encode='json': must be one of 'statsd', 'line'"),  # type: ignore[arg-type]
+        (lambda: UdpSink("h", 1, encode="json"), "encode='json': must be a function"),  # type: ignore[arg-type]
         (lambda: UdpSink("h", 1, encode=_of_two), "encode=<function"),  # type: ignore[arg-type]
         (lambda: UdpSink("h", 1, max_datagram=0), "max_datagram=0: must be a whole number"),
         (

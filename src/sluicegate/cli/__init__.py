@@ -57,7 +57,7 @@ _EXTRAS = {
 """The extra that provides each package, by command."""
 _DLQ_HELP = "list, show, replay or purge dead letters; create their table"
 _DLQ = (
-    "List the dead letters in a file, a table, a topic, objects or a spool, show them, replay them "
+    "List the dead letters in a file, a table, a topic or a spool, show them, replay them "
     "through a stack of sinks, or purge them; create the table."
 )
 _TUNE_HELP = "measure a sink at several batch sizes and recommend limits"

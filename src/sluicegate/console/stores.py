@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .._core.checks import bad
 from .._core.stacking import as_sink
 from .._core.text import hide
-from ..cli.dlq.arguments import is_dsn, is_topic, is_url_of_objects, store_of
+from ..cli.dlq.arguments import is_dsn, is_topic, store_of
 from ..cli.dlq.replay import ReplayRules, item_of
 from ..cli.dlq.target import BATCH_SIZE, HandlerSink, record_of
 from ..cli.spool.letters import is_spool
@@ -31,7 +31,7 @@ class LetterStore:
 
     Args:
         store: as in `sluicegate dlq`: the path of a file written by `FileSink`, or of a spool; a
-            PostgreSQL DSN; or the URL of a Kafka topic, or of objects written by `ObjectSink`.
+            PostgreSQL DSN; or the URL of a Kafka topic.
         name: its name in the console; default: `store` without user, password and
             options.
         table: the table, with PostgreSQL; default `"dead_letters"`.
@@ -122,8 +122,6 @@ def command_of(store: LetterStore, *options: str) -> str:
 def kind_of(store: LetterStore) -> str:
     """A word for it."""
     name = str(store.store)
-    if is_url_of_objects(name):
-        return "objects"
     if is_dsn(name) or is_topic(name):
         return "table" if is_dsn(name) else "topic"
     return "spool" if is_spool(Path(name)) else "file"

@@ -3,7 +3,7 @@
 Provisional: its public names may change in a minor release.
 
 - `sink`, and `append`: the file that it writes; `repair`: the end of a file after a crash.
-- `source`: the source; `subscriptions`: its positions and locks in SQLite.
+- `source`: the source.
 - `letters`: dead letters.
 """
 
@@ -13,19 +13,18 @@ from .._core.public import later
 
 if TYPE_CHECKING:
     from .sink import FileSink
-    from .source import FileSource, SQLiteSubscriptions, UnreadFiles
+    from .source import FileSource, UnreadFiles
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
             "sink": ["FileSink"],
-            "source": ["FileSource", "SQLiteSubscriptions", "UnreadFiles"],
+            "source": ["FileSource", "UnreadFiles"],
         },
     )
 
 __all__ = [
     "FileSink",
     "FileSource",
-    "SQLiteSubscriptions",
     "UnreadFiles",
 ]

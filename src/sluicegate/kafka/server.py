@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _REPLICAS = 3
-_ANSWER_SECONDS = 30.0
 
 
 class EmbeddedKafka(EmbeddedServer):
@@ -84,68 +82,6 @@ class EmbeddedKafka(EmbeddedServer):
                 `TopicAlreadyExistsError` for example.
         """
         _run(_create_topic(self.bootstrap, name, partitions, self.replicas, settings or {}))
-
-    def leader_of(self, topic: str, partition: int = 0) -> int:
-        """Return the number of the node that leads a partition; wait until there is one.
-
-        Args:
-            topic: such as `__consumer_offsets` or `__transaction_state`, whose leaders are the
-                coordinators.
-            partition: its number.
-
-        Raises:
-            TimeoutError: no leader is known after 30 s.
-        """
-        leader: int = self._ask("leader_of", topic, partition)
-        return leader
-
-    def in_sync(self, topic: str, partition: int = 0) -> set[int]:
-        """Return the numbers of the nodes whose replicas of a partition are in sync.
-
-        Args:
-            topic: as in `leader_of`.
-            partition: its number.
-
-        Raises:
-            TimeoutError: no node answers within 30 s.
-        """
-        replicas: set[int] = self._ask("in_sync", topic, partition)
-        return replicas
-
-    def move_leader(self, topic: str, partition: int = 0, to: int | None = None) -> int:
-        """Make another in-sync replica the leader by a preferred election; return its number.
-
-        Args:
-            topic: as in `leader_of`.
-            partition: its number.
-            to: the number of the new leader; by default the next running node.
-
-        Raises:
-            TimeoutError: it does not lead after 30 s.
-        """
-        if to is None:
-            now, running = self.leader_of(topic, partition), self.running
-            to = next((each for each in running if each > now), running[0])
-        leader: int = self._ask("move_leader", topic, partition, to)
-        return leader
-
-    def kill_controller(self) -> int:
-        """Kill the node that leads the controllers; return its number.
-
-        Raises:
-            TimeoutError: no controller leads after 30 s.
-        """
-        node: int = self._ask("controller")
-        self.kill(node)
-        return node
-
-    def _ask(self, question: str, *arguments: Any) -> Any:
-        """Ask the first running node until there is an answer."""
-        from . import cluster
-
-        port = self._ports[self.running[0] - 1]
-        ask: Any = partial(getattr(cluster, question), port, *arguments)
-        return _run(cluster.until(ask, _ANSWER_SECONDS))
 
     def close(self) -> None:
         """Kill the server and remove its data, unless the broker is external. Idempotent."""

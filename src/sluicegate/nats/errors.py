@@ -18,8 +18,6 @@ from .._core.errors import (
     UnavailableError,
 )
 
-WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
-"""Codes of a message that expects another last sequence."""
 NOT_ENABLED = frozenset({10035, 10039, 10076})
 """Codes of a server or account without JetStream."""
 NO_RESPONDERS = "503"

@@ -106,7 +106,6 @@ _BY_STATUS: Mapping[int, str] = {
     HTTPStatus.INSUFFICIENT_STORAGE: "free space on the disks of {place}",
 }
 _THROTTLES = frozenset({"SlowDown", "ServerBusy", "TooManyRequests", "RequestLimitExceeded"})
-_NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
 _LOST = frozenset({"NoSuchUpload"})
 """A multipart upload no longer exists; a retry starts a new one."""
 _TOO_MUCH = frozenset({"EntityTooLarge", "RequestBodyTooLarge", "KeyTooLongError"})
@@ -159,12 +158,6 @@ def missing_folder(folder: object) -> RefusedError:
 def unreadable_folder(error: OSError, place: str) -> SinkError:
     """Return the error of a local folder that cannot be examined before a write."""
     return _of_disk(place, str(error.errno), str(error.strerror))
-
-
-def is_of_bucket(error: FileNotFoundError) -> bool:
-    """Return whether the bucket is missing, not only an object in it."""
-    found = _CODE.search(str(error))
-    return found is not None and found.group(1) in _NO_BUCKET
 
 
 def _of_credentials(text: str, place: str) -> RefusedError | None:

@@ -50,7 +50,7 @@ class ParquetSink(ObjectBase):
         partition_by: as for `ObjectSink`. Partition columns that are not in `schema` are only in
             the folders' names, as Hive, Spark and DuckDB expect.
 
-    `prefix`, `manifest`, `concurrency`, `timeout`, `close_timeout`, `config` and `client_options`
+    `prefix`, `concurrency`, `timeout`, `close_timeout`, `config` and `client_options`
     are as for `ObjectSink`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without obstore or pyarrow.

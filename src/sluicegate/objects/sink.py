@@ -9,16 +9,12 @@
 2. An item that was not sent uses up no attempt, so the error of its object is an `UnavailableError`.
 3. Objects whose earlier upload had no response come last, so that one that always takes too long
    holds back no other.
-
-*Manifest*: the list of the objects of one write, stored after them. A reader that reads only
-objects listed in a manifest sees each write completely or not at all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +37,7 @@ from .partitions import Partitions
 from .store import StoreGiven, Uploads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
@@ -72,7 +68,6 @@ class ObjectOptions(TypedDict, total=False):
 
     partition_by: Sequence[str] | Mapping[str, str | Callable[[Any], object]] | None
     prefix: str
-    manifest: bool
     concurrency: int
     timeout: float | timedelta
     close_timeout: float | timedelta
@@ -87,7 +82,6 @@ class ObjectSettings:
     store: StoreGiven
     partitions: Partitions
     prefix: str
-    manifest: bool
     concurrency: int
     close_timeout: float
 
@@ -97,7 +91,6 @@ def object_settings(
     *,
     partition_by: Sequence[str] | Mapping[str, str | Callable[[Any], object]] | None = None,
     prefix: str = "part",
-    manifest: bool = False,
     concurrency: int = CONCURRENCY,
     timeout: float | timedelta = TIMEOUT,
     close_timeout: float | timedelta = 5.0,
@@ -116,7 +109,6 @@ def object_settings(
         store=StoreGiven.of(url, config=config, client_options=client_options, timeout=seconds),
         partitions=Partitions.of(partition_by),
         prefix=prefix,
-        manifest=checks.flag("manifest", manifest),
         concurrency=checks.count("concurrency", concurrency),
         close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
     )
@@ -136,20 +128,6 @@ class ObjectBody:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmedObject:
-    """An object that the store has confirmed."""
-
-    place: StoredObject
-    indices: Sequence[int]
-    size: int
-    """In bytes."""
-
-    def settle(self, batch: Batch[Any]) -> None:
-        """Book its items as delivered."""
-        batch.settle(self.indices, Outcome.DELIVERED, same_detail(self.indices, self.place))
-
-
-@dataclass(frozen=True, slots=True)
 class BatchObjects:
     """The objects of a batch, and an error for every item that is in none of them."""
 
@@ -165,7 +143,7 @@ class ObjectBase(Openable, ABC):
     2. Each object is encoded when its upload is next, so the memory of a write does not grow with
        the number of its partitions.
     3. The items of an object are settled as soon as it is stored: a write that is cut continues
-       with the other objects. With a manifest they are settled after the manifest.
+       with the other objects.
     4. A store that stops responding ends a write soon: see `Reach`.
     """
 
@@ -193,30 +171,23 @@ class ObjectBase(Openable, ABC):
         answers = await asyncio.gather(
             *(self._store(uploads, batch, each, reach) for each in objects), return_exceptions=True
         )
-        errors, stored = made.errors, list[ConfirmedObject]()
+        errors = made.errors
         for each, answer in zip(objects, answers, strict=True):
-            if isinstance(answer, ConfirmedObject):
-                stored.append(answer)
-            elif isinstance(answer, SinkError):
+            if isinstance(answer, SinkError):
                 errors.update(dict.fromkeys(each.indices, answer))
-            else:
+            elif answer is not None:
                 raise answer
-        if self._settings.manifest and stored:
-            await self._put_manifest(uploads, batch.write_key, stored)
-            for confirmed in stored:
-                confirmed.settle(batch)
         return WriteResult.failed(batch, errors) if errors else None
 
     async def _store(
         self, uploads: Uploads, batch: Batch[Any], body: ObjectBody, reach: Reach
-    ) -> ConfirmedObject:
-        size = mark = 0
+    ) -> None:
+        mark = 0
 
         def made() -> tuple[str, Any]:
-            nonlocal size, mark
+            nonlocal mark
             mark = reach.begin()
             content = body.encode()
-            size = memoryview(content).nbytes
             name = f"{self._settings.prefix}-{_digest(body.key, content)}.{self._suffix}"
             return body.folder + name, content
 
@@ -226,21 +197,7 @@ class ObjectBase(Openable, ABC):
             reach.fail(mark, error)
             raise
         reach.confirm()
-        stored = ConfirmedObject(place, body.indices, size)
-        if not self._settings.manifest:
-            stored.settle(batch)
-        return stored
-
-    async def _put_manifest(
-        self, uploads: Uploads, key: str, stored: Sequence[ConfirmedObject]
-    ) -> None:
-        content = manifest(
-            (each.place.path, each.place.e_tag, len(each.indices), each.size) for each in stored
-        )
-        # tags differ in every upload, but a repeated write must replace its own manifest
-        listed = "\0".join(sorted(each.place.path for each in stored)).encode()
-        path = f"_manifests/{self._settings.prefix}-{_digest(key, listed)}.json"
-        await uploads.put(lambda: (path, content), "application/json")
+        batch.settle(body.indices, Outcome.DELIVERED, same_detail(body.indices, place))
 
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self._settings
@@ -296,20 +253,6 @@ class Reach:
             )
 
 
-# -- manifests -------------------------------------------------------------------------------------
-
-
-def manifest(objects: Iterable[tuple[str, str | None, int, int]]) -> bytes:
-    """The manifest of objects, with the path, entity tag, number of items and size in bytes of
-    each.
-    """
-    listed = [
-        {"path": path, "e_tag": tag, "items": items, "bytes": size}
-        for path, tag, items, size in sorted(objects)
-    ]
-    return json.dumps({"objects": listed}, indent=1).encode()
-
-
 # -- JSON lines ------------------------------------------------------------------------------------
 
 
@@ -332,8 +275,6 @@ class ObjectSink(ObjectBase):
             `day=2026-01-31/`, or a mapping from the folders' names to fields or functions of an
             item. Values are text, whole numbers, bools, dates or `None`.
         prefix: the beginning of each object's name; default `"part"`.
-        manifest: whether each write ends with an object in `_manifests/` that lists the write's
-            objects; the items are delivered after that.
         concurrency: number of concurrent uploads; default 8. An object above 8 MiB is sent in
             parts, four at a time.
         timeout: seconds for each request; default 30. At most half of it, and at most 5, are for

@@ -1,4 +1,4 @@
-"""Items to streams and lists of Redis.
+"""Items to streams of Redis.
 
 Provisional: its public names may change in a minor release.
 

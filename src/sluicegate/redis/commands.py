@@ -1,12 +1,10 @@
-"""Items as commands of Redis: `XADD` for entries of streams, `RPUSH` or `LPUSH` for elements of
-lists. Pure.
+"""Items as commands of Redis: `XADD` for entries of streams. Pure.
 
 1. A mapping or an object with fields becomes an entry with the same fields; any other item becomes
-   one field, `value`. As an element of a list, an item is one value.
+   one field, `value`.
 2. Bytes are stored unchanged, and text in UTF-8. Other values are JSON, without quotes if the JSON
    is a string: a date, a UUID, a decimal.
 3. Redis has no null, so a field with `None` is omitted.
-4. All elements of a list are one command, since its single reply is that of all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from .._core import checks
 from .._core.errors import PermanentError, RefusedError, TooLargeError
@@ -44,25 +42,15 @@ class RedisItem:
 
     index: int
     name: bytes
-    """The key of its stream or list."""
+    """The key of its stream."""
     values: Sequence[bytes]
-    """The fields of its entry, or its single element."""
-    id: bytes = b""
-    """The id of its entry; empty for an element."""
+    """The fields of its entry."""
+    id: bytes
 
     @property
     def size(self) -> int:
         """The bytes of its values."""
         return sum(map(len, self.values))
-
-
-class Command(NamedTuple):
-    """A command, and the items that it stores; none for a command that only trims."""
-
-    name: bytes
-    """The key that the command changes."""
-    items: Sequence[RedisItem]
-    arguments: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +70,6 @@ class StreamForm:
     create: bool
     ignores_known: bool
 
-    joins = False
-
     @property
     def ordered(self) -> bool:
         """Whether entries must stay in order."""
@@ -91,23 +77,30 @@ class StreamForm:
 
     def prepare(self, items: Iterable[Any], longest: int) -> Prepared:
         """Convert all items to entries. Does not suspend."""
+        prepared = Prepared([], {})
+        for index, item in enumerate(items):
+            try:
+                made = self._entry(index, item)
+            except Exception as error:
+                prepared.errors[index] = item_error("cannot become an entry", error)
+                continue
+            if (size := max(map(len, made.values))) > longest:
+                prepared.errors[index] = _too_large(size, longest)
+            else:
+                prepared.items.append(made)
+        return prepared
 
-        def entry(index: int, item: Any) -> RedisItem:
-            name, values = _name_of(self.name, item), self.fields(item)
-            if not values:
-                raise ValueError("an entry requires at least one field, and this one has none")
-            entry_id = _AUTO if self.id is None else self._id(self.id(item))
-            return RedisItem(index, name, values, entry_id)
+    def _entry(self, index: int, item: Any) -> RedisItem:
+        name, values = _name_of(self.name, item), self.fields(item)
+        if not values:
+            raise ValueError("an entry requires at least one field, and this one has none")
+        entry_id = _AUTO if self.id is None else self._id(self.id(item))
+        return RedisItem(index, name, values, entry_id)
 
-        return _prepare(items, entry, "cannot become an entry", longest)
-
-    def commands(self, items: Iterable[RedisItem], now: float) -> list[Command]:
+    def commands(self, items: Iterable[RedisItem], now: float) -> list[Sequence[bytes]]:
         """An `XADD` for each item; `now` is in seconds since 1970."""
         options = self._options(now)
-        return [
-            Command(item.name, (item,), (b"XADD", item.name, *options, item.id, *item.values))
-            for item in items
-        ]
+        return [(b"XADD", item.name, *options, item.id, *item.values) for item in items]
 
     def detail(self, answer: object, name: bytes) -> str | SinkError | None:
         """The id of the new entry, an error for a missing stream, or `None` for an invalid reply."""
@@ -150,74 +143,11 @@ def is_same_entry(answer: object, values: Sequence[bytes]) -> bool | None:
     return [*entries[0][1]] == [*values] if entries else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListForm:
-    """The conversion of items to elements, the end of the list where they are pushed, and the limit
-    on its length.
-    """
-
-    name: str | Callable[[Any], Any]
-    element: Callable[[Any], bytes]
-    push: Literal["right", "left"]
-    maxlen: int | None
-    create: bool
-
-    joins = True
-    ordered = False
-    ignores_known = False
-
-    def prepare(self, items: Iterable[Any], longest: int) -> Prepared:
-        """Convert all items to elements. Does not suspend."""
-
-        def element(index: int, item: Any) -> RedisItem:
-            return RedisItem(index, _name_of(self.name, item), (self.element(item),))
-
-        return _prepare(items, element, "cannot become an element", longest)
-
-    def commands(self, items: Iterable[RedisItem], now: float) -> list[Command]:
-        """One push for all elements of each list, followed by a trim if there is a limit."""
-        of_name: dict[bytes, list[RedisItem]] = {}
-        for item in items:
-            of_name.setdefault(item.name, []).append(item)
-        verb = (b"R" if self.push == "right" else b"L") + b"PUSH" + (b"" if self.create else b"X")
-        found: list[Command] = []
-        for name, own in of_name.items():
-            found.append(Command(name, own, (verb, name, *[item.values[0] for item in own])))
-            if self.maxlen is not None:
-                kept = (-self.maxlen, -1) if self.push == "right" else (0, self.maxlen - 1)
-                found.append(Command(name, (), (b"LTRIM", name, *(b"%d" % at for at in kept))))
-        return found
-
-    def detail(self, answer: object, name: bytes) -> str | SinkError | None:
-        """`""` for stored elements, an error for a missing list, or `None` for an invalid reply."""
-        if answer == 0:
-            told = f"there is no list {name!r}, and create=False"
-            return RefusedError(told, repair=f"create the list {name!r}, or leave create=True")
-        return "" if isinstance(answer, int) else None
-
-
 class Prepared(NamedTuple):
     """The stored forms of a batch's items, and an error for every other item, by its index."""
 
     items: list[RedisItem]
     errors: dict[int, BaseException]
-
-
-def _prepare(
-    items: Iterable[Any], make: Callable[[int, Any], RedisItem], rule: str, longest: int
-) -> Prepared:
-    prepared = Prepared([], {})
-    for index, item in enumerate(items):
-        try:
-            made = make(index, item)
-        except Exception as error:
-            prepared.errors[index] = item_error(rule, error)
-            continue
-        if (size := max(map(len, made.values))) > longest:
-            prepared.errors[index] = _too_large(size, longest)
-        else:
-            prepared.items.append(made)
-    return prepared
 
 
 def _too_large(size: int, longest: int) -> PermanentError:
@@ -255,11 +185,6 @@ def fields_of(fields: object, encode: Encode | None) -> Callable[[Any], Sequence
         return found
 
     return chosen
-
-
-def element_of(encode: Encode | None) -> Callable[[Any], bytes]:
-    """The function from an item to its element in a list."""
-    return value_of if encode is None else lambda item: value_of(encode(item))
 
 
 def value_of(value: Any) -> bytes:

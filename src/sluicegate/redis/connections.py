@@ -92,8 +92,6 @@ class RedisConnections:
         self._losses = (RedisError, OSError, EOFError)
         self.longest = LONGEST
         """The most bytes of a value."""
-        self.untrimmed: set[bytes] = set()
-        """Lists that cannot be trimmed and have been logged."""
 
     @property
     def place(self) -> str:

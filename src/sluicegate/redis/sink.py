@@ -13,7 +13,7 @@ from .._core.logs import log_safely
 from .._core.opening import Openable
 from .._core.sink import Capabilities
 from .._core.values.encoding import getter
-from .commands import ListForm, StreamForm, element_of, fields_of
+from .commands import StreamForm, fields_of
 from .connections import RedisConnections, RedisOptions
 from .refusals import classify_redis
 from .write import RedisWrite
@@ -31,35 +31,31 @@ if TYPE_CHECKING:
 logger = logging.getLogger("sluicegate.redis")
 _EVICTS = (
     "%r: the server removes any keys when its memory is full (maxmemory-policy %s), so delivered items "
-    "may be lost with their stream or list; set the policy to noeviction"
+    "may be lost with their stream; set the policy to noeviction"
 )
 _NO_KEYS = (
     "the ids of its stream must increase over all items, but items of other keys or tenants do not wait "
     "for an item in a backoff, which would be refused after them; leave it out"
 )
-_USUAL = {"approximate": True, "on_conflict": "error", "push": "right"}
-"""Default values of arguments that apply to one kind of target only."""
 
 
 @known_arguments()
 class RedisSink(Openable):
-    """Writes items as entries of a Redis stream or as elements of a list, many in one exchange.
+    """Writes items as entries of a Redis stream, many in one exchange.
 
-    Give one of `stream`, `stream_field`, `list` and `list_field`.
+    Give `stream` or `stream_field`.
 
     Args:
         url: `"redis://user:password@host:6379/0"`, `"rediss://..."` with TLS, or `"unix:///path"`.
             The password is never shown.
         stream: the stream's name, or a function from an item to it.
         stream_field: the field that contains the name of an item's stream.
-        list: the list's name, or a function from an item to it.
-        list_field: the field that contains the name of an item's list.
-        fields: for streams, the names of an item's fields to store, or a function from an item to a
+        fields: the names of an item's fields to store, or a function from an item to a
             mapping. Default: all fields of a mapping, dataclass, model and so on; one field `value`
             for any other item. Bytes are stored unchanged, text in UTF-8, other values as JSON;
             fields with `None` are omitted.
-        encode: a function from an item to bytes or text: a list's element, or the field `value` of
-            an entry. Default for lists: bytes unchanged, text in UTF-8, anything else as JSON.
+        encode: a function from an item to bytes or text, which becomes the field `value` of its
+            entry; instead of `fields`.
         id: the field that contains an entry's id, or a function from an item to it:
             `"1700000000000-0"`, or milliseconds. Ids must increase within a stream, so a `Batcher`
             with `key` or `tenant` refuses a sink of one `stream` with ids. Default: Redis generates
@@ -67,14 +63,13 @@ class RedisSink(Openable):
         on_conflict: for entries with an `id` that is not higher than the stream's last. `"error"`
             (default): the entry is refused. `"ignore"`: it is delivered if the stream has it with
             the same fields.
-        maxlen: the maximum number of entries or elements to keep; the oldest are removed. Default:
+        maxlen: the maximum number of entries to keep; the oldest are removed. Default:
             no limit.
-        max_age: for streams, seconds for which entries are kept, by their ids and this machine's
+        max_age: seconds for which entries are kept, by their ids and this machine's
             clock.
-        approximate: for streams, whether trimming may keep a few more entries, which is much
+        approximate: whether trimming may keep a few more entries, which is much
             cheaper. Default `True`.
-        create: whether a stream or list that does not exist is created. Default `True`.
-        push: for lists, the end: `"right"` (`RPUSH`, default) or `"left"` (`LPUSH`).
+        create: whether a stream that does not exist is created. Default `True`.
         client: a function, async or not, that returns the `redis.asyncio.Redis` to use, such as
             that of a Sentinel's master; instead of `url`. The sink closes it.
         client_options: other options of `redis.asyncio.Redis`, such as `ssl_ca_certs` or
@@ -98,8 +93,6 @@ class RedisSink(Openable):
         *,
         stream: str | Callable[[Any], str] | None = None,
         stream_field: str | None = None,
-        list: str | Callable[[Any], str] | None = None,  # noqa: A002  # Redis's own word
-        list_field: str | None = None,
         fields: Sequence[str] | Callable[[Any], Mapping[str, Any]] | None = None,
         encode: Encode | None = None,
         id: str | Callable[[Any], str | int | None] | None = None,  # noqa: A002  # Redis's own word
@@ -108,7 +101,6 @@ class RedisSink(Openable):
         max_age: float | timedelta | None = None,
         approximate: bool = True,
         create: bool = True,
-        push: Literal["right", "left"] = "right",
         client: Callable[[], Any] | None = None,
         client_options: Mapping[str, Any] | None = None,
         pool_size: int | None = None,
@@ -123,24 +115,9 @@ class RedisSink(Openable):
         )
         self._client_options = self._options.client_options  # the name in pickling errors
         self._connections: RedisConnections | None = None
-        name, self._kind, self._name = _choose_key(
-            stream=stream, stream_field=stream_field, list=list, list_field=list_field
-        )
+        name, self._name = _choose_stream(stream, stream_field)
         encode = checks.optional_function("encode", encode, "must be a function of an item")
         maxlen = checks.optional_count("maxlen", maxlen)
-        self._form: StreamForm | ListForm
-        if self._kind == "list":
-            _refuse_all("streams", fields=fields, id=id, max_age=max_age)
-            _refuse_unusual("streams", approximate=approximate, on_conflict=on_conflict)
-            self._form = ListForm(
-                name=name,
-                element=element_of(encode),
-                push=checks.choice("push", push, ("right", "left")),
-                maxlen=maxlen,
-                create=checks.flag("create", create),
-            )
-            return
-        _refuse_unusual("lists", push=push)
         if maxlen is not None and max_age is not None:
             raise checks.bad(
                 "max_age",
@@ -205,7 +182,7 @@ class RedisSink(Openable):
         """Write every item of `batch`, in order; suspends until Redis has replied for each.
 
         The details of an entry are its id. An item fails with `PermanentError` (it cannot become an
-        entry or element, or its id is too low), `TooLargeError`, `RefusedError` (a login, a
+        entry, or its id is too low), `TooLargeError`, `RefusedError` (a login, a
         permission, a key of another type, full memory, a replica, a stream that does not exist with
         `create=False`), `UnavailableError` (no connection, or a server that loads its data, runs a
         script or lacks its replicas; not stored), `UnknownOutcomeError` (no reply: it may be
@@ -227,40 +204,24 @@ class RedisSink(Openable):
 
     def __repr__(self) -> str:
         name = "..." if self._name is None else repr(self._name)
-        return f"RedisSink({self._options.place!r}, {self._kind}={name})"
+        return f"RedisSink({self._options.place!r}, stream={name})"
 
 
-def _choose_key(**given: Any) -> tuple[Any, str, str | None]:
-    """The name, field or function that determines an item's key; whether it is a stream or a list;
-    and the name if it is the same for all items.
+def _choose_stream(stream: Any, field: Any) -> tuple[Any, str | None]:
+    """The name, field or function that determines an item's stream, and the name if it is the same
+    for all items.
     """
-    names = [name for name, value in given.items() if value is not None]
-    if len(names) != 1:
-        rule = "must be one of stream, stream_field, list and list_field"
-        raise checks.bad(names[1] if names else "stream", given[names[1]] if names else None, rule)
-    (argument,) = names
-    value, kind = given[argument], argument.removesuffix("_field")
-    if argument != kind:
-        return getter(argument, checks.text(argument, value)), kind, None
-    if callable(value):
-        return _getter(argument, value), kind, None
-    name = checks.text(argument, value)
-    return name, kind, name
+    if (stream is None) == (field is None):
+        raise checks.bad("stream", stream, "must be given, or stream_field, and not both")
+    if field is not None:
+        return getter("stream_field", checks.text("stream_field", field)), None
+    if callable(stream):
+        return _getter("stream", stream), None
+    name = checks.text("stream", stream)
+    return name, name
 
 
 def _getter(name: str, value: Any) -> Any:
     if callable(value):
         checks.function(name, value, "must be a field's name or a function of an item")
     return getter(name, value)
-
-
-def _refuse_all(of: str, **given: object) -> None:
-    """Refuse arguments that apply only to the other kind."""
-    for name, value in given.items():
-        if value is not None:
-            raise checks.bad(name, value, f"is for {of}")
-
-
-def _refuse_unusual(of: str, **given: object) -> None:
-    """Refuse values other than the default."""
-    _refuse_all(of, **{n: None if value == _USUAL[n] else value for n, value in given.items()})

@@ -5,7 +5,7 @@
    the connection is lost, the items without a reply are unknown, and those of later parts unsent.
 2. In a batch with keys, no item may be stored after a failed item of its key, but Redis continues
    after a failed command. So commands of one key are in different parts, and the next one is sent
-   once the previous one is stored. The elements of one list are one command in one part.
+   once the previous one is stored.
 3. Entries with their own ids stay in order, since a stream accepts only increasing ids. An id that is
    too low is refused. The entry may come from an earlier attempt, so it is looked up, and is a
    `duplicate` only if it exists with the same fields; otherwise `KeyConflicts` judges it. If it no
@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from .._core.classify import caused, of_item
@@ -28,25 +27,22 @@ from .._core.errors import (
     UnknownOutcomeError,
     UnverifiableError,
 )
-from .._core.logs import log_safely
 from .._core.order.keys import accepted
 from .._core.order.left_out import stopped_behind
 from .._core.outcome import Outcome
 from .._core.sink import WriteResult
 from .._core.values.rows import KeyConflicts
 from .commands import is_same_entry, lookup
-from .refusals import code_of, ends_connection, is_low_id, not_executed, refusal
+from .refusals import ends_connection, is_low_id, not_executed, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .._core.batch import Batch
-    from .commands import Command, ListForm, Prepared, RedisItem, StreamForm
+    from .commands import Prepared, RedisItem, StreamForm
     from .connections import RedisConnections
 
-logger = logging.getLogger("sluicegate.redis")
 PART_BYTES = 1 << 20
-_GROWS = "%s: the list %r cannot be trimmed (%s) and keeps growing; the written items are stored"
 
 
 class RedisWrite:
@@ -57,14 +53,14 @@ class RedisWrite:
         connections: RedisConnections,
         batch: Batch[Any],
         prepared: Prepared,
-        form: StreamForm | ListForm,
+        form: StreamForm,
     ) -> None:
         self._connections = connections
         self._batch = batch
         self._items, self._errors = prepared
         self._form = form
         self._stored: dict[int, str] = {}
-        """The ids of stored entries, by index; empty for elements."""
+        """The ids of stored entries, by index."""
         self._known: set[int] = set()
         """Indices of items that an earlier attempt has stored."""
         self._doubtful: list[RedisItem] = []
@@ -74,11 +70,10 @@ class RedisWrite:
         self._ended_by: SinkError | None = None
         """The error for which the server closed the connection."""
 
-    async def run(self) -> WriteResult | None:
+    async def run(self) -> WriteResult:
         """Send all parts and read the replies. Raises the error common to all items."""
         self._stop_behind()
-        form = self._form
-        parts = parts_of(self._items, self._batch.keys, joins=form.joins, ordered=form.ordered)
+        parts = parts_of(self._items, self._batch.keys, ordered=self._form.ordered)
         now = self._batch.delivery.clock.wall_time()
         try:
             for part in parts:
@@ -93,12 +88,11 @@ class RedisWrite:
 
     async def _send(self, items: Sequence[RedisItem], now: float) -> bool:
         """Send the items of a part; return whether the next part may be sent."""
-        commands = self._form.commands(items, now)
         try:
-            if commands:
+            if items:
                 await self._connections.exchange(
-                    [each.arguments for each in commands],
-                    lambda number, answer: self._take(commands[number], answer),
+                    self._form.commands(items, now),
+                    lambda number, answer: self._take(items[number], answer),
                 )
             await self._look_up()
         except UnknownOutcomeError as error:
@@ -110,38 +104,28 @@ class RedisWrite:
 
     # -- replies ------------------------------------------------------------------------------------
 
-    def _take(self, command: Command, answer: object) -> None:
+    def _take(self, item: RedisItem, answer: object) -> None:
         if isinstance(answer, BaseException):
-            self._refuse(command, answer)
+            self._refuse(item, answer)
             return
-        if not command.items:  # the list is trimmed
-            return
-        detail = self._form.detail(answer, command.name)
+        detail = self._form.detail(answer, item.name)
         if isinstance(detail, str):
-            self._stored |= {item.index: detail for item in command.items}
+            self._stored[item.index] = detail
             return
         if detail is None:
             detail = ResultMismatch(f"{self._connections.place} has sent an unexpected reply")
-        self._fail(command, self._refusals.setdefault((command.name, str(detail)), detail))
+        self._errors[item.index] = self._refusals.setdefault((item.name, str(detail)), detail)
 
-    def _refuse(self, command: Command, answer: BaseException) -> None:
-        if not command.items:
-            self._log_untrimmed(command.name, answer)
-            return
-        error = self._refusal(command.name, answer)
+    def _refuse(self, item: RedisItem, answer: BaseException) -> None:
+        error = self._refusal(item.name, answer)
         if ends_connection(answer):
             self._ended_by = error
-        if not is_low_id(answer):
-            self._fail(command, error)
-            return
-        (item,) = command.items
-        if self._form.ignores_known or item.index in self._batch.maybe_applied:
+        if is_low_id(answer) and (
+            self._form.ignores_known or item.index in self._batch.maybe_applied
+        ):
             self._doubtful.append(item)
         else:
             self._errors[item.index] = error
-
-    def _fail(self, command: Command, error: SinkError) -> None:
-        self._errors |= {item.index: error for item in command.items}
 
     def _refusal(self, name: bytes, answer: BaseException) -> SinkError:
         """One shared error for all items that are refused for the same reason."""
@@ -150,14 +134,6 @@ class RedisWrite:
             where = f"the key {_text(name)!r}"
             known = self._refusals[name, str(answer)] = refusal(answer, where)
         return known
-
-    def _log_untrimmed(self, name: bytes, answer: BaseException) -> None:
-        connections = self._connections
-        if code_of(answer) in {"WRONGTYPE", "READONLY", "OOM"} or name in connections.untrimmed:
-            return  # nothing was pushed, or it is already logged
-        connections.untrimmed.add(name)
-        why = refusal(answer, "LTRIM")
-        log_safely(logger, logging.WARNING, _GROWS, connections.place, _text(name), why)
 
     # -- entries of an earlier attempt --------------------------------------------------------------
 
@@ -236,51 +212,45 @@ class RedisWrite:
         """Settle stored items before a cancellation is raised."""
         for outcome, is_known in ((Outcome.DELIVERED, False), (Outcome.DUPLICATE, True)):
             stored = {i: told for i, told in self._stored.items() if (i in self._known) is is_known}
-            self._batch.settle(stored, outcome, {i: told for i, told in stored.items() if told})
+            self._batch.settle(stored, outcome, stored)
 
-    def _result(self) -> WriteResult | None:
+    def _result(self) -> WriteResult:
         errors, size = self._errors, len(self._batch)
         assert len(errors) + len(self._stored) == size, "each item has one result"
         if size and len(errors) == size and len({*map(id, errors.values())}) == 1:
             raise next(iter(errors.values()))
-        details = {index: told for index, told in self._stored.items() if told}
-        if not errors and not details and not self._known:
-            return None
         known = dict.fromkeys(self._known, Outcome.DUPLICATE)
         return WriteResult(
-            size, {index: of_item(error) for index, error in errors.items()}, known, details
+            size, {index: of_item(error) for index, error in errors.items()}, known, self._stored
         )
 
 
 def parts_of(
-    items: Sequence[RedisItem], keys: Sequence[object] | None, *, joins: bool, ordered: bool
+    items: Sequence[RedisItem], keys: Sequence[object] | None, *, ordered: bool
 ) -> list[list[RedisItem]]:
     """Divide items into parts, which are sent one after another. Pure.
 
     Args:
         items: the items.
         keys: those of all items of the batch, by index, if order matters.
-        joins: whether items with the same name form one command.
         ordered: whether the order within a name must be kept.
     """
-    waves = [items] if keys is None else _waves(items, keys, joins=joins, ordered=ordered)
+    waves = [items] if keys is None else _waves(items, keys, ordered=ordered)
     return [part for wave in waves for part in _cut(wave)]
 
 
 def _waves(
-    items: Sequence[RedisItem], keys: Sequence[object], *, joins: bool, ordered: bool
+    items: Sequence[RedisItem], keys: Sequence[object], *, ordered: bool
 ) -> list[list[RedisItem]]:
-    last: dict[object, tuple[bytes, int]] = {}
+    last: dict[object, int] = {}
     highest: dict[bytes, int] = {}
     found: list[list[RedisItem]] = []
     for item in items:
         key, name = accepted(keys[item.index]), item.name
-        before, wave = last.get(key, (b"", -1))
-        if not (joins and before == name):
-            wave += 1
+        wave = last.get(key, -1) + 1
         if ordered:
             highest[name] = wave = max(wave, highest.get(name, 0))
-        last[key] = name, wave
+        last[key] = wave
         while len(found) <= wave:
             found.append([])
         found[wave].append(item)

@@ -3,8 +3,7 @@
 Provisional: its public names may change in a minor release.
 
 - `sink`, and `writer`: one write, whose rows are grouped by `batch`.
-- `rows`: rows in the driver's form; `values`: what columns take; `order`: the order of keys;
-  `returning`: returned columns.
+- `rows`: rows in the driver's form; `values`: what columns take; `order`: the order of keys.
 - `plan`: an open table and its statements; `dialects`: the databases; `engine`, `pooled`:
   connections; `errors`: the classes of errors.
 - `effects`: handlers with effects in SQLite.

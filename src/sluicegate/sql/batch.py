@@ -40,15 +40,12 @@ class SqlBatch:
     def commits_alone(self) -> bool:
         """Whether one statement, which commits by itself, can write all rows."""
         plan = self._plan
-        if len(self.latest) > 1 or plan.returned.names:  # reading a returned row may fail
-            return False
         is_plain = plan.target.mode != "error" or not any(row.is_maybe for row in self.rows)
         return is_plain and 0 < len(self.rows) <= plan.most_rows and self._largest is None
 
     def refuse(self, row: SqlRow, error: BaseException) -> None:
         """Fail a row, and later rows of its key."""
         self.answer.errors[row.index] = error
-        self.answer.details.pop(row.index, None)  # of a refused COMMIT
         if row.key is not None:
             self._stopped.setdefault(row.key, row.index)
 
@@ -112,7 +109,7 @@ class SqlBatch:
         )
         if plan.replaces_all and all(self._compares(rows, place) for place in places):
             return [self._last(keys)]
-        return [rows] if plan.dialect.may_repeat_keys else self.once(rows)
+        return [rows]
 
     def _compares(self, rows: Sequence[SqlRow], place: int) -> bool:
         order = self._plan.orders.get(place)
@@ -163,11 +160,3 @@ class SqlBatch:
             keys.add(key)
             part.append(row)
         return [*found, part]
-
-    def forget_replaced(self, rows: Sequence[SqlRow]) -> None:
-        """Drop the returned columns of rows that a later row of the same key has replaced."""
-        details = self.answer.details
-        if self._plan.target.mode == "update" and details:
-            last = {self._key_of(row): row.index for row in rows if row.index in details}
-            for index in details.keys() - {*last.values()}:
-                del details[index]

@@ -6,22 +6,15 @@ Each class is stateless.
 from __future__ import annotations
 
 import re
-from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._core.checks import bad
-from .._core.errors import ConfigError
-from ..postgres.client.names import qualified
-from ..postgres.client.types import TYPES, check_of, types_of
-from .pooled import check_pooler, set_up_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from .._core.values.changed_values import Check
     from .._core.values.rows import RowTarget
 
 
@@ -48,30 +41,20 @@ class SqlDialect:
     """The database's name in messages."""
     is_single_writer = False
     """Whether the database allows one writer at a time."""
-    may_repeat_keys = True
-    """Whether a statement may write a key several times, one after another."""
     begin = "BEGIN"
     """The statement that begins a transaction."""
     insert = "INSERT"
     """The beginning of an insertion."""
-    at_once: str | None = None
-    """The statement that makes deferred constraints immediate."""
     drop_temporary = f"DROP TABLE IF EXISTS temp.{TEMPORARY}"
     """Drop the temporary table of rows to compare, if it exists."""
 
     explains = True
     """Whether `EXPLAIN` needs the privileges of the explained statement."""
-    before_explain: tuple[str, ...] = (
-        "SET @sluicegate_wait = @@SESSION.lock_wait_timeout",
-        "SET SESSION lock_wait_timeout = 1",
-    )
-    """Wait for a locked table for a second at most."""
-    after_explain = "SET SESSION lock_wait_timeout = @sluicegate_wait"
 
     def rights(self, target: RowTarget) -> Sequence[str]:
         """The privileges of the table that every write needs."""
         updates = ["UPDATE"] if target.mode == "update" else []
-        reads = ["SELECT"] if target.mode != "error" or target.returning else []
+        reads = ["SELECT"] if target.mode != "error" else []
         return ["INSERT", *updates, *reads]
 
     def temporary(self, query: str) -> str:
@@ -87,18 +70,6 @@ class SqlDialect:
     def check_session(self, con: Connection, table: str, schema: str | None) -> None:
         """Raise `ConfigError` for a table or session that would silently change or lose rows."""
 
-    def check_returning(self, con: Connection, target: RowTarget) -> None:
-        """Raise `ConfigError` if stored rows cannot be returned, or cannot be distinguished from
-        others.
-        """
-        if not con.dialect.insert_returning:
-            told = ".".join(map(str, con.dialect.server_version_info or ()))
-            rule = f"needs INSERT ... RETURNING, which this {self.shown} {told} does not have"
-            raise bad("returning", target.returning, rule)
-
-    def check_conflicts(self, con: Connection, target: RowTarget) -> None:
-        """Raise `ConfigError` for a table in which the database handles no conflicts."""
-
     def set_up(self, dbapi: Any) -> None:
         """Set up a new connection of the sink's own engine."""
 
@@ -112,11 +83,6 @@ class SqlDialect:
         del con
         return True
 
-    def plain_names(self, con: Connection) -> AbstractContextManager[None]:
-        """Print names of types as SQLAlchemy recognises them."""
-        del con
-        return nullcontext()
-
     def describe(
         self, con: Connection, table: str, schema: str | None
     ) -> Sequence[tuple[Any, ...]]:
@@ -127,11 +93,6 @@ class SqlDialect:
         """JSON columns that SQLAlchemy does not report as such."""
         del con, table, schema
         return ()
-
-    def checks(self, con: Connection, table: str, schema: str | None) -> Mapping[str, Check]:
-        """The checks of columns whose types contain others, which SQLAlchemy may not report."""
-        del con, table, schema
-        return {}
 
     def collations(self, con: Connection, table: str, schema: str | None) -> Mapping[str, str]:
         """The collations of columns that SQLAlchemy does not report."""
@@ -180,91 +141,6 @@ class SqlDialect:
         return f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {sets}{newer}"
 
 
-class PostgreSql(SqlDialect):
-    """PostgreSQL, with any driver."""
-
-    name = "postgresql"
-    shown = "PostgreSQL"
-    may_repeat_keys = False
-    at_once = "SET CONSTRAINTS ALL IMMEDIATE"
-    drop_temporary = f"DROP TABLE IF EXISTS pg_temp.{TEMPORARY}"
-    before_explain = ("BEGIN", "SET LOCAL lock_timeout = '1s'")
-    """In a transaction: behind a pooler, the session may be another client's next."""
-    after_explain = "ROLLBACK"
-
-    def __init__(self, *, is_examined: bool = True) -> None:
-        self._is_examined = is_examined
-        """Whether a pooler is looked for."""
-
-    def limits(self, con: Connection) -> SqlLimits:
-        """The protocol's limit; some drivers allow half of it."""
-        del con
-        return SqlLimits(32_767, None)
-
-    def set_up(self, dbapi: Any) -> None:
-        """Prepare no statements of psycopg behind a pooler."""
-        if self._is_examined:
-            set_up_driver(dbapi)
-
-    def check_session(self, con: Connection, table: str, schema: str | None) -> None:
-        """Raise `ConfigError` for a pooler that mixes up prepared statements."""
-        del table, schema
-        if self._is_examined:
-            check_pooler(con)
-
-    def check_conflicts(self, con: Connection, target: RowTarget) -> None:
-        """Raise `ConfigError` for a table with rules."""
-        found = con.exec_driver_sql(
-            "SELECT 1 FROM pg_rewrite r JOIN pg_class c ON c.oid = r.ev_class "  # noqa: S608  # a parameter
-            f"WHERE c.oid = {_relation(con)} AND c.relkind <> 'v' AND r.ev_type IN ('2', '3')",
-            (qualified(target.schema, target.table),),
-        )
-        if found.first() is not None:
-            rule = (
-                f"{target.shown!r} has a rule for insertions or updates, with which PostgreSQL "
-                "handles no conflicts; replace it by a trigger"
-            )
-            raise bad("on_conflict", target.mode, rule)
-
-    @contextmanager
-    def plain_names(self, con: Connection) -> Iterator[None]:
-        """Print names of types without quotes, whatever the session's setting."""
-        shown = con.exec_driver_sql("SHOW quote_all_identifiers").scalar()
-        if shown != "on":
-            yield
-            return
-        con.exec_driver_sql("SET quote_all_identifiers = off")
-        try:
-            yield
-        finally:
-            con.exec_driver_sql("SET quote_all_identifiers = on")
-
-    def describe(
-        self, con: Connection, table: str, schema: str | None
-    ) -> Sequence[tuple[Any, ...]]:
-        """The columns of the catalog."""
-        found = con.exec_driver_sql(
-            "SELECT attname::text, atttypid::int8, atttypmod, attnotnull, attgenerated::text "  # noqa: S608  # a parameter
-            f"FROM pg_attribute WHERE attrelid = {_relation(con)} "
-            "AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
-            (qualified(schema, table),),
-        )
-        return [tuple(row) for row in found]
-
-    def checks(self, con: Connection, table: str, schema: str | None) -> Mapping[str, Check]:
-        """By the catalog."""
-        name = qualified(schema, table)
-        rows = con.exec_driver_sql(TYPES.format(table=_relation(con)), (name,)).mappings()
-        types = types_of([dict(row) for row in rows])
-        columns = con.exec_driver_sql(
-            f"SELECT attname::text, atttypid::int8 FROM pg_attribute WHERE attrelid = {_relation(con)} "  # noqa: S608  # a parameter
-            "AND attnum > 0 AND NOT attisdropped",
-            (name,),
-        )
-        found = [(column, check_of(types[kind])) for column, kind in columns if kind in types]
-        return {column: check for column, check in found if check is not None}
-
-
 class Sqlite(SqlDialect):
     """SQLite, in a file."""
 
@@ -306,23 +182,6 @@ class Sqlite(SqlDialect):
         for index, column in found:
             keys.setdefault(index, []).append(column)
         return [tuple(map(str, each)) for each in keys.values() if None not in each]
-
-
-def _relation(con: Connection) -> str:
-    """The oid of the table that the first parameter names; NULL if there is none."""
-    return f"to_regclass({placeholder_of(con.dialect.paramstyle)(1)})"
-
-
-def placeholder_of(style: str) -> Callable[[int], str]:
-    """The parameter of a statement by its number. Raises `ConfigError` for an unknown style."""
-    if style in {"numeric_dollar", "numeric"}:
-        sign = "$" if style == "numeric_dollar" else ":"
-        return lambda number: f"{sign}{number}"
-    if style in {"format", "pyformat"}:
-        return lambda _: "%s"
-    if style == "qmark":
-        return lambda _: "?"
-    raise ConfigError(f"the driver has the parameter style {style!r}, which is not supported")
 
 
 # -- MySQL and MariaDB -----------------------------------------------------------------------------
@@ -382,11 +241,13 @@ class MySql(SqlDialect):
 
     def check_session(self, con: Connection, table: str, schema: str | None) -> None:
         """Raise `ConfigError` for a storage engine without transactions, and for a session that
-        reads asyncmy's literals in another way.
+        reads the literals of drivers in another way.
         """
         mode = str(con.exec_driver_sql("SELECT @@SESSION.sql_mode").scalar())
-        if _NO_BACKSLASHES in mode and con.dialect.driver == "asyncmy":
-            rule = f"has sessions with the sql_mode {_NO_BACKSLASHES}, for which asyncmy does not quote"
+        if _NO_BACKSLASHES in mode:
+            rule = (
+                f"has sessions with the sql_mode {_NO_BACKSLASHES}, for which drivers do not quote"
+            )
             raise bad("url", "an engine", f"{rule}; remove it in the engine, or pass a URL")
         row = con.exec_driver_sql(
             "SELECT t.ENGINE, e.TRANSACTIONS FROM information_schema.TABLES t "
@@ -413,16 +274,6 @@ class MySql(SqlDialect):
             "'NO_AUTO_VALUE_ON_ZERO')"
         )
         cursor.close()
-
-    def check_returning(self, con: Connection, target: RowTarget) -> None:
-        """Also refuse cases in which MariaDB returns unchanged rows."""
-        super().check_returning(con, target)
-        if target.mode == "ignore" or target.version is not None:
-            rule = (
-                'MariaDB would also return unchanged rows: use on_conflict="error", or "update" '
-                "without a version"
-            )
-            raise bad("returning", target.returning, rule)
 
     def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
         """The JSON columns of MariaDB, which are text columns with a check."""
@@ -468,20 +319,13 @@ class MySql(SqlDialect):
 
 # -- the supported databases -----------------------------------------------------------------------
 
-_PREPARING = PostgreSql(is_examined=False)
-_KNOWN = {"postgresql": PostgreSql(), "sqlite": Sqlite(), "mysql": MySql(), "mariadb": MySql()}
+_KNOWN = {"sqlite": Sqlite(), "mysql": MySql(), "mariadb": MySql()}
 
 
-def dialect_of(name: str, *, prepares: bool = False) -> SqlDialect:
-    """The dialect with this SQLAlchemy name. Raises `ConfigError` for any other database.
-
-    With `prepares`, PostgreSQL's drivers prepare statements even behind a pooler.
-    """
+def dialect_of(name: str) -> SqlDialect:
+    """The dialect with this SQLAlchemy name. Raises `ConfigError` for any other database."""
     found = _KNOWN.get(name)
     if found is None:
-        raise bad(
-            "url",
-            name,
-            "must be PostgreSQL, MySQL, MariaDB or SQLite; write your own sink for other databases",
-        )
-    return _PREPARING if prepares and found.name == _PREPARING.name else found
+        other = "use PostgresSink" if name == "postgresql" else "write your own sink for others"
+        raise bad("url", name, f"must be MySQL, MariaDB or SQLite; {other}")
+    return found

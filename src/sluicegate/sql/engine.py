@@ -1,8 +1,7 @@
 """The engine of a sink: a URL, an engine, or a function that returns one; and calls of plain
 functions on its connections.
 
-The work is written once, as plain functions of a connection: an async engine runs them through
-SQLAlchemy's own bridge, any other engine in threads.
+The work is written as plain functions of a connection, which run in threads.
 
 1. Connections are those of SQLAlchemy's pool, in autocommit mode: a single statement needs no
    transaction, and the writer itself begins and ends transactions of several statements.
@@ -19,7 +18,6 @@ import asyncio
 import contextlib
 import os
 import socket
-from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -36,14 +34,13 @@ from .dialects import dialect_of
 from .errors import for_connecting, is_moved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Mapping
 
     from sqlalchemy import Connection, Engine
-    from sqlalchemy.ext.asyncio import AsyncEngine
 
 
 POOL_SIZE = 10
-_RULE = 'must be an SQLAlchemy URL, such as "postgresql+asyncpg://user@host/database"'
+_RULE = 'must be an SQLAlchemy URL, such as "mysql+pymysql://user@host/database"'
 _OWNED = {
     "pool_size": "use pool_size=",
     "max_overflow": "use pool_size=",
@@ -53,24 +50,13 @@ _OWNED = {
 _OTHERS = "an engine, or a function that returns one"
 CONNECT_WITHIN = 10
 """Seconds for connecting and the login, unless the URL or `connect_args` say otherwise."""
-LIMITS = {
-    "asyncpg": ("timeout",),
-    "asyncmy": ("connect_timeout",),
-    "psycopg": ("connect_timeout",),
-    "pymysql": ("connect_timeout",),
-}
-"""The options of drivers that limit this."""
 R = TypeVar("R")
 SOCKETS: dict[str, Callable[[Any], Any]] = {
-    "asyncpg": lambda driver: _socket_of(getattr(driver, "_transport", None)),
-    "asyncmy": lambda driver: _socket_of(getattr(driver, "_transport", None)),
-    "psycopg": lambda driver: None if driver.closed else driver,
     "pymysql": lambda driver: getattr(driver, "_sock", None),
 }
-"""The socket of a driver's connection, or an object with its `fileno`; `None` if it is closed.
+"""The socket of a driver's connection; `None` if it is closed.
 
-Except for psycopg there is no public name for it; written for asyncpg 0.29 to 0.32, asyncmy 0.2, and
-PyMySQL 1.1 and 1.2.
+There is no public name for it; written for PyMySQL 1.1 and 1.2.
 """
 _OWNER: ContextVar[object] = ContextVar("sluicegate.sql.owner", default=None)
 """The owner of the call that this thread runs."""
@@ -86,8 +72,6 @@ class EngineGiven:
     size: int
     options: Options
     close_timeout: float
-    prepares: bool
-    """Whether statements are prepared without a test for a pooler."""
 
     @classmethod
     def of(
@@ -97,12 +81,8 @@ class EngineGiven:
         size: int | None,
         options: Mapping[str, Any] | None,
         close_timeout: float,
-        prepared: object = "auto",
     ) -> EngineGiven:
         """Validate the arguments. Raises `ConfigError`, and `MissingExtra` without SQLAlchemy."""
-        if prepared is not True and prepared != "auto":
-            raise bad("prepared_statements", prepared, 'must be "auto" or True')
-        prepares = prepared is True
         sqlalchemy = _sqlalchemy()
         for name in options or {}:
             if name in _OWNED:
@@ -124,6 +104,10 @@ class EngineGiven:
             if name == "sqlite" and given.database in {None, "", ":memory:"}:
                 rule = "must name a file: each thread would have its own in-memory database"
                 raise bad("url", "sqlite://", rule)
+            with contextlib.suppress(sqlalchemy.exc.ArgumentError):  # an unknown driver: see `make`
+                if given.get_dialect().is_async:
+                    rule = "names an async driver; name another one, such as pymysql"
+                    raise bad("url", f"{given.drivername}://...", rule)
             place = _place(given)
             return cls(
                 given,
@@ -131,20 +115,18 @@ class EngineGiven:
                 size or (1 if is_single else POOL_SIZE),
                 Options(options or {}),
                 close_timeout,
-                prepares,
             )
         if options:
             raise bad("engine_options", [*options], "requires a URL: an engine has its own options")
-        is_engine = isinstance(given, _engines())
+        is_engine = isinstance(given, sqlalchemy.Engine)
         if not is_engine and not callable(given):
             raise bad("url", given, f"{_RULE}, {_OTHERS}")
         place = "an engine" if is_engine else "the engine of a function"
-        return cls(given, place, size or POOL_SIZE, Options({}), close_timeout, prepares)
+        return cls(given, place, size or POOL_SIZE, Options({}), close_timeout)
 
     def make(self) -> SqlEngine:
         """Create the engine. Raises `ConfigError` for options or a driver that SQLAlchemy refuses."""
         sqlalchemy = _sqlalchemy()
-        from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
         given, closes = self.given, False
         if isinstance(given, sqlalchemy.URL):
@@ -158,32 +140,26 @@ class EngineGiven:
                 **self.options,
             }
             try:
-                is_async = given.get_dialect().is_async
-                make = create_async_engine if is_async else sqlalchemy.create_engine
-                given = make(given, **options)
+                given = sqlalchemy.create_engine(given, **options)
             except ImportError as error:
                 raise MissingExtra(
                     f"the driver of {self.place} is not installed ({error})"
                 ) from error
             except (TypeError, sqlalchemy.exc.ArgumentError) as error:
                 raise ConfigError(f"engine_options: SQLAlchemy refuses them ({error})") from error
-            self._set_up(given.sync_engine if is_async else given)
-        elif not isinstance(given, _engines()):
+            self._set_up(given)
+        elif not isinstance(given, sqlalchemy.Engine):
             given = given()
-        kind: Any = AsyncSqlEngine if isinstance(given, AsyncEngine) else ThreadedSqlEngine
-        made: SqlEngine = kind(
-            given, closes=closes, size=self.size, close_timeout=self.close_timeout
-        )
-        return made
+        return SqlEngine(given, closes=closes, size=self.size, close_timeout=self.close_timeout)
 
     def _set_up(self, engine: Any) -> None:
         from sqlalchemy import event
 
-        dialect = dialect_of(engine.dialect.name, prepares=self.prepares)
+        dialect = dialect_of(engine.dialect.name)
 
         def connecting(_: object, __: object, ___: object, given: dict[str, Any]) -> None:
-            for name in LIMITS.get(engine.dialect.driver, ()):
-                given.setdefault(name, CONNECT_WITHIN)
+            if engine.dialect.driver == "pymysql":
+                given.setdefault("connect_timeout", CONNECT_WITHIN)
 
         def connected(dbapi: Any, _: object) -> None:
             dialect.set_up(dbapi)
@@ -208,115 +184,29 @@ def _sqlalchemy() -> Any:
     return sqlalchemy
 
 
-def _engines() -> tuple[type[Any], ...]:
-    from sqlalchemy import Engine
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
-    return Engine, AsyncEngine
-
-
 # -- engines ---------------------------------------------------------------------------------------
 
 
-class SqlEngine(ABC):
-    """An engine that runs functions on its connections."""
-
-    sync: Engine
-    """The engine, or the synchronous engine inside an async engine."""
-
-    def __init__(self, engine: Engine, *, closes: bool, size: int, close_timeout: float) -> None:
-        self.sync = engine
-        self._closes = closes
-        self._close_timeout = close_timeout
-        self._connections = SqlConnections(engine, is_own=closes)
-
-    @abstractmethod
-    async def run(self, function: Callable[[Connection], R]) -> R:
-        """Run a function on a connection in autocommit mode.
-
-        Suspends. Raises the errors of the function and of the client. A cancelled call breaks its
-        socket, if the driver shows it, so that it ends.
-        """
-
-    @abstractmethod
-    async def _dispose(self) -> None:
-        """Close the idle connections of the sink's own engine."""
-
-    async def renew(self) -> None:
-        """Close the idle connections of the sink's own engine: their prepared statements are for an
-        earlier form of the table. Suspends for a bounded time.
-        """
-        if self._closes:
-            with contextlib.suppress(TimeoutError):
-                async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
-                    await self._dispose()
-
-    async def close(self) -> None:
-        """Close the connections of the sink's own engine.
-
-        Suspends for at most `close_timeout`; after that time, or a cancellation, the sockets are
-        broken.
-        """
-        if not self._closes:
-            return
-        closing = asyncio.ensure_future(self._dispose())
-        try:
-            await asyncio.wait([closing], timeout=close_within(self._close_timeout))
-        finally:
-            if not closing.done():
-                self._connections.cut_all()
-                closing.cancel()
-        if not closing.cancelled() and closing.done():
-            closing.result()
-
-
-class AsyncSqlEngine(SqlEngine):
-    """An async engine."""
-
-    def __init__(
-        self, engine: AsyncEngine, *, closes: bool, size: int, close_timeout: float
-    ) -> None:
-        super().__init__(engine.sync_engine, closes=closes, size=size, close_timeout=close_timeout)
-        self._engine = engine
-        self._slots = asyncio.Semaphore(size)
-
-    async def run(self, function: Callable[[Connection], R]) -> R:
-        """See `SqlEngine`."""
-        from sqlalchemy.util import greenlet_spawn
-
-        owner = object()
-        async with self._slots:
-            call: Coroutine[Any, Any, R] = greenlet_spawn(self._connections.call, function, owner)
-            calling = asyncio.ensure_future(call)
-            try:
-                return await asyncio.shield(calling)
-            except asyncio.CancelledError:  # a driver may ask the server to cancel, and wait for it
-                if not self._connections.cut(owner):
-                    self._connections.cut_connecting(owner)
-                    calling.add_done_callback(lambda _: self._connections.forget(owner))
-                    calling.cancel()
-                calling.add_done_callback(_ignore)
-                await asyncio.wait([calling], timeout=close_within(self._close_timeout))
-                calling.cancel()
-                raise
-
-    async def _dispose(self) -> None:
-        await self._engine.dispose()
-
-
-class ThreadedSqlEngine(SqlEngine):
-    """Any other engine, in threads.
+class SqlEngine:
+    """An engine that runs functions on its connections, in threads.
 
     A cancelled call waits for its thread for at most `close_timeout`; then its socket is broken. A
     call that is still queued for a thread is dropped.
     """
 
     def __init__(self, engine: Engine, *, closes: bool, size: int, close_timeout: float) -> None:
-        super().__init__(engine, closes=closes, size=size, close_timeout=close_timeout)
+        self.sync = engine
+        self._closes = closes
+        self._close_timeout = close_timeout
+        self._connections = SqlConnections(engine, is_own=closes)
         self._threads = ThreadPoolExecutor(size, "sluicegate-sql")
 
     async def run(self, function: Callable[[Connection], R]) -> R:
-        """See `SqlEngine`."""
+        """Run a function on a connection in autocommit mode.
+
+        Suspends. Raises the errors of the function and of the client. A cancelled call breaks its
+        socket, if the driver shows it, so that it ends.
+        """
         owner = object()
         call = self._threads.submit(self._connections.call, function, owner)
         future = asyncio.wrap_future(call)
@@ -333,13 +223,37 @@ class ThreadedSqlEngine(SqlEngine):
                         call.add_done_callback(lambda _: self._connections.forget(owner))
             raise
 
-    async def close(self) -> None:
-        """See `SqlEngine`."""
-        self._threads.shutdown(wait=False)
-        await super().close()
-
     async def _dispose(self) -> None:
+        """Close the idle connections of the sink's own engine."""
         await asyncio.get_running_loop().run_in_executor(None, self.sync.dispose)
+
+    async def renew(self) -> None:
+        """Close the idle connections of the sink's own engine: their prepared statements are for an
+        earlier form of the table. Suspends for a bounded time.
+        """
+        if self._closes:
+            with contextlib.suppress(TimeoutError):
+                async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
+                    await self._dispose()
+
+    async def close(self) -> None:
+        """Close the connections of the sink's own engine.
+
+        Suspends for at most `close_timeout`; after that time, or a cancellation, the sockets are
+        broken.
+        """
+        self._threads.shutdown(wait=False)
+        if not self._closes:
+            return
+        closing = asyncio.ensure_future(self._dispose())
+        try:
+            await asyncio.wait([closing], timeout=close_within(self._close_timeout))
+        finally:
+            if not closing.done():
+                self._connections.cut_all()
+                closing.cancel()
+        if not closing.cancelled() and closing.done():
+            closing.result()
 
 
 def _ignore(future: asyncio.Future[Any]) -> None:
@@ -349,12 +263,6 @@ def _ignore(future: asyncio.Future[Any]) -> None:
 
 
 # -- connections -----------------------------------------------------------------------------------
-
-
-def _socket_of(transport: Any) -> Any:
-    return (
-        None if transport is None or transport.is_closing() else transport.get_extra_info("socket")
-    )
 
 
 class SqlConnections:

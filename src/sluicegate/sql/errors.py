@@ -1,6 +1,6 @@
 """The classification of SQLAlchemy errors by the database's error.
 
-1. The server's code decides: the SQLSTATE of PostgreSQL, the number of MySQL and MariaDB, the name
+1. The server's code decides: the number of MySQL and MariaDB, the name
    of SQLite.
 2. A missing table, column, permission or disk space is refused: good rows wait instead of failing.
 3. Drivers raise any class of error for a connection that breaks, so the phase decides: while
@@ -18,15 +18,6 @@ from typing import Any
 from .._core.classify import caused, causes, classified, classified_by_cause
 from .._core.errors import ErrorClass, RefusedError, SluicegateError, UnavailableError
 from .._core.text import text_of
-from ..postgres.client.errors import (
-    NO_PRIVILEGE,
-    POOLER,
-    SESSION_TIMEOUTS,
-    checks_privileges,
-    class_of_pooler,
-    classify_postgres,
-    was_not_sent,
-)
 
 _P, _T, _U, _R, _H = (
     ErrorClass.PERMANENT,
@@ -109,11 +100,6 @@ _MYSQL = {
 _NO_PRIVILEGE = frozenset({1142, 1143})
 MYSQL_TWICE = frozenset({1062, 1586})
 SQLITE_TWICE = frozenset({"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY"})
-_REFUSED = ("password authentication failed", "no pg_hba.conf entry", 'database "', 'role "')
-"""Connection errors of psycopg have no SQLSTATE."""
-POSTGRES_TWICE = "23505"
-_UNANSWERED = SESSION_TIMEOUTS | {"40003", "57P01", "57P02", "57P04"}
-"""States of a session that ends, or of a statement whose result is unknown; besides family 08."""
 _BEFORE_SENDING = frozenset(
     {"DataError", "InterfaceError", "NotSupportedError", "ProgrammingError"}
 )
@@ -156,15 +142,13 @@ def is_twice(error: BaseException) -> bool:
             return sqlite_name(original) in SQLITE_TWICE
         if (number := _number(original)) is not None:
             return number in MYSQL_TWICE
-        if (state := _state(original)) is not None:
-            return state == POSTGRES_TWICE
     return False
 
 
 def missing_privilege(error: BaseException) -> str | None:
     """The driver's text if the user lacks a privilege of the table; `None` for any other error."""
     for each in map(_original, causes(error)):
-        if _state(each) == NO_PRIVILEGE or _number(each) in _NO_PRIVILEGE:
+        if _number(each) in _NO_PRIVILEGE:
             return text_of(each)
     return None
 
@@ -177,11 +161,8 @@ def is_lost(error: BaseException) -> bool:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether the driver or the server has ended the session because it took too long."""
-    return any(
-        isinstance(link, TimeoutError) or _state(_original(link)) in SESSION_TIMEOUTS
-        for link in causes(error)
-    )
+    """Whether the driver has ended the session because it took too long."""
+    return any(isinstance(link, TimeoutError) for link in causes(error))
 
 
 def for_connecting(error: Exception) -> Exception:
@@ -228,10 +209,6 @@ def is_refusal(error: BaseException) -> bool:
             return True
         if (number := _number(original)) is not None:
             return number > 0 and not 2000 <= number < 3000  # codes of the MySQL client
-        if (state := _state(original)) is not None:
-            if state == POOLER:
-                return was_not_sent(str(original))
-            return state not in _UNANSWERED and state[:2] != "08"
     return any(
         isinstance(link, (TypeError, ValueError, OverflowError))
         or (isinstance(link, StatementError) and not isinstance(link, DBAPIError))
@@ -256,39 +233,16 @@ def _class_of(error: BaseException) -> ErrorClass | None:
         return class_of_sqlite(original)
     if (number := _number(original)) is not None:
         return _MYSQL.get(number, _P)
-    if (state := _state(original)) is not None:
-        return _of_postgres(original, state)
     if isinstance(error, exc.TimeoutError):  # of the pool
         return _T
     if isinstance(error, exc.DBAPIError):
         if error.connection_invalidated:
             return _T
         if isinstance(error, exc.OperationalError):
-            return _R if any(part in str(original) for part in _REFUSED) else None
+            return None
         return _P  # the driver refuses a value
     if isinstance(error, (exc.StatementError, TypeError, ValueError, OverflowError)):
         return _P  # a value that cannot be bound, by SQLAlchemy or by its driver
-    return None
-
-
-def _of_postgres(error: BaseException, state: str) -> ErrorClass | None:
-    """The class by SQLSTATE, and for a missing privilege by the server's routine, which each driver
-    stores elsewhere.
-    """
-    if state == NO_PRIVILEGE:
-        own = getattr(error.__cause__, "server_source_function", None)  # asyncpg
-        routine = own or getattr(getattr(error, "diag", None), "source_function", None)
-        return _R if checks_privileges(routine) else _P
-    if state == POOLER:  # also of the server, for a statement that a pooler has mixed up
-        return class_of_pooler(str(error))
-    return classify_postgres(error)
-
-
-def _state(error: BaseException) -> str | None:
-    """The SQLSTATE of a PostgreSQL driver's error."""
-    for name in ("sqlstate", "pgcode"):
-        if isinstance(found := getattr(error, name, None), str):
-            return found
     return None
 
 

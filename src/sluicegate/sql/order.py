@@ -1,8 +1,7 @@
 """The values of a column that Python compares like the database, by which rows are sorted. Pure.
 
 1. Rows that may conflict are written in the order of their key, so that two sessions that write
-   common keys do not wait for each other. It is the same order as that of `PostgresSink`. Rows of
-   one key keep the order of the batch.
+   common keys do not wait for each other. Rows of one key keep the order of the batch.
 2. So the keys of rows are sorted only if equal keys of the database are neighbours then. For text
    of MySQL and MariaDB, whose usual collations ignore case and trailing spaces, these are also
    ignored here; such text is sorted only if it consists of characters that no known collation
@@ -15,9 +14,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,16 +29,7 @@ _TYPES: dict[str, type] = {
     "BIGINT": int,
     "DATE": date,
 }
-_OF_POSTGRES: dict[str, type] = {
-    "BYTEA": bytes,
-    "TEXT": str,
-    "TIMESTAMP": datetime,
-    "UUID": UUID,
-    "VARCHAR": str,
-}
 _OF_MYSQL: dict[str, type] = {"MEDIUMINT": int, "TINYINT": int, "VARBINARY": bytes}
-_BY_BYTES = frozenset({None, "C", "POSIX", "default", "ucs_basic"})
-"""Collations of PostgreSQL by which only equal bytes are equal, as in the database's own."""
 _BY_LETTERS = re.compile(
     r"(?:ascii|latin1|utf8|utf8mb3|utf8mb4)_"
     r"(?:bin|nopad_bin|(?:general|unicode|unicode_520|swedish)(?:_nopad)?_ci)"
@@ -59,7 +48,6 @@ class SqlOrder:
     """Whether Python also tells which values are equal."""
     most: int | None = None
     """Maximum length: the database may cut spaces off longer text."""
-    zone: Any = None
 
     def compares(self, values: Sequence[Any]) -> bool:
         """Whether Python and the database compare these values alike."""
@@ -80,30 +68,18 @@ class SqlOrder:
     def _has(self, values: Sequence[Any]) -> bool:
         if {*map(type, values)} != {self.kind}:
             return False
-        if self.kind is datetime:
-            return all(value.tzinfo is self.zone for value in values)
         return self.most is None or max(map(len, values)) <= self.most
 
 
 def order_of(kind: TypeEngine[Any], dialect: str, collation: str | None) -> SqlOrder | None:
     """The values of a column that can be sorted here; `None` if there are none."""
-    from sqlalchemy import DateTime, String
-    from sqlalchemy.dialects.postgresql import TIMESTAMP
+    from sqlalchemy import String
 
-    name, length = type(kind).__name__, kind.length if isinstance(kind, String) else None
-    if dialect == "mysql":
-        if collation is not None:
-            is_known = _BY_LETTERS.fullmatch(collation) is not None
-            return SqlOrder(str, is_exact=False, most=length) if is_known else None
-        found = _OF_MYSQL.get(name)
-    elif dialect == "sqlite":
-        found = None  # a column may have any collation, which is not reported
-    else:
-        own = kind.collation if isinstance(kind, String) else None
-        is_cut = isinstance(kind, TIMESTAMP) and kind.precision is not None
-        found = None if is_cut or own not in _BY_BYTES else _OF_POSTGRES.get(name)
-    python = found or _TYPES.get(name)
-    if python is None:
-        return None
-    zone = UTC if isinstance(kind, DateTime) and kind.timezone else None
-    return SqlOrder(python, most=length if python is str else None, zone=zone)
+    if dialect == "mysql" and collation is not None:
+        is_known = _BY_LETTERS.fullmatch(collation) is not None
+        length = kind.length if isinstance(kind, String) else None
+        return SqlOrder(str, is_exact=False, most=length) if is_known else None
+    # a text of SQLite may have any collation, which is not reported
+    name = type(kind).__name__
+    python = _TYPES.get(name) or (_OF_MYSQL.get(name) if dialect == "mysql" else None)
+    return None if python is None else SqlOrder(python)

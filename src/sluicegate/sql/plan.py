@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .._core.checks import bad
-from .dialects import TEMPORARY, placeholder_of
+from .dialects import TEMPORARY
 from .order import SqlOrder, order_of
-from .returning import SqlReturned
 from .values import checked_json, sql_rule_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection, Table
     from sqlalchemy.types import TypeEngine
@@ -56,18 +55,14 @@ class SqlPlan:
     table: str
     """The quoted name."""
     quoted: tuple[str, ...]
-    placeholder: Callable[[int], str]
+    placeholder: str
+    """A parameter."""
     clause: str
-    returned: SqlReturned
     _statements: dict[int, str] = field(default_factory=dict[int, str])
 
     @property
     def most_rows(self) -> int:
-        """The maximum number of rows in a statement, limited by its parameters and by the returned
-        columns.
-        """
-        if self.returned.names and self.key is None:
-            return 1
+        """The maximum number of rows in a statement, limited by its parameters."""
         return max(1, self.limits.parameters // len(self.quoted))
 
     @property
@@ -100,10 +95,9 @@ class SqlPlan:
 
     def _build(self, count: int) -> str:
         rows = _parameters(self.placeholder, len(self.quoted), count)
-        back = f" RETURNING {self.returned.selected}" if self.returned.names else ""
         return (
             f"{self.dialect.insert} INTO {self.table} ({', '.join(self.quoted)}) "  # names are quoted
-            f"VALUES {rows}{self.clause}{back}"
+            f"VALUES {rows}{self.clause}"
         )
 
     def explain(self, con: Connection) -> None:
@@ -111,12 +105,12 @@ class SqlPlan:
 
         It waits for a locked table for a second at most.
         """
-        for statement in self.dialect.before_explain:
-            con.exec_driver_sql(statement)
+        con.exec_driver_sql("SET @sluicegate_wait = @@SESSION.lock_wait_timeout")
+        con.exec_driver_sql("SET SESSION lock_wait_timeout = 1")
         try:
             con.exec_driver_sql(f"EXPLAIN {self.insert(1)}", (None,) * len(self.quoted)).close()
         finally:
-            con.exec_driver_sql(self.dialect.after_explain)
+            con.exec_driver_sql("SET SESSION lock_wait_timeout = @sluicegate_wait")
 
     @property
     def compared_table(self) -> str:
@@ -136,11 +130,11 @@ class SqlPlan:
 
     @property
     def compare(self) -> str:
-        """Read the rows to compare that have a stored row: the place, the values, the stored
-        values, and the columns to return.
+        """Read the rows to compare that have a stored row: the place, the values, and the
+        stored values.
         """
         given = [f"s.c{at}" for at in range(len(self.quoted))]
-        stored = [f"t.{name}" for name in (*self.quoted, *self.returned.quoted)]
+        stored = [f"t.{name}" for name in self.quoted]
         keys = " AND ".join(f"t.{self.quoted[at]} = {given[at]}" for at in self.key_places)
         return (
             f"SELECT s.o, {', '.join((*given, *stored))} FROM {TEMPORARY} s "  # noqa: S608  # names are quoted
@@ -148,12 +142,9 @@ class SqlPlan:
         )
 
 
-def _parameters(place: Callable[[int], str], width: int, count: int) -> str:
+def _parameters(place: str, width: int, count: int) -> str:
     """A list of this number of parameter rows."""
-    return ", ".join(
-        f"({', '.join([place(at) for at in range(first, first + width)])})"
-        for first in range(1, 1 + count * width, width)
-    )
+    return ", ".join([f"({', '.join([place] * width)})"] * count)
 
 
 def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPlan:
@@ -164,11 +155,10 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
     dialect.check_session(con, target.table, target.schema)
     table, unique = _reflect(con, target, dialect)
     known = [column.name for column in table.columns]
-    for argument, given in (("columns", target.columns), ("returning", target.returning)):
-        for each in given:
-            if each not in table.columns:
-                rule = f"is not a column of {target.table!r}; it has {', '.join(known)}"
-                raise bad(argument, each, rule)
+    for each in target.columns:
+        if each not in table.columns:
+            rule = f"is not a column of {target.table!r}; it has {', '.join(known)}"
+            raise bad("columns", each, rule)
     _check_writable(table, target)
     _check_complete(table, target)
     key = _key_of(target, unique)
@@ -179,10 +169,6 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
     quoted = tuple(preparer.quote(each) for each in target.columns)
     name = preparer.format_table(table)
     names = dict(zip(target.columns, quoted, strict=True))
-    if target.mode != "error":
-        dialect.check_conflicts(con, target)
-    if target.returning:
-        dialect.check_returning(con, target)
     return SqlPlan(
         target=target,
         dialect=dialect,
@@ -196,9 +182,8 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
         doubt=dialect.doubt(con),
         table=name,
         quoted=quoted,
-        placeholder=placeholder_of(con.dialect.paramstyle),
+        placeholder="?" if con.dialect.paramstyle == "qmark" else "%s",
         clause=_clause(target, dialect, name, names, key),
-        returned=_returned_columns(con, target, key, types),
     )
 
 
@@ -210,10 +195,9 @@ def _reflect(
     from sqlalchemy.exc import NoSuchTableError
 
     try:
-        with dialect.plain_names(con):
-            table = Table(
-                target.table, MetaData(), schema=target.schema, autoload_with=con, resolve_fks=False
-            )
+        table = Table(
+            target.table, MetaData(), schema=target.schema, autoload_with=con, resolve_fks=False
+        )
     except NoSuchTableError:
         where = "" if target.schema is None else f" in the schema {target.schema!r}"
         raise bad("table", target.table, f"does not exist{where}") from None
@@ -228,8 +212,7 @@ def _check_writable(table: Table, target: RowTarget) -> None:
     """Raise `ConfigError` for a column whose values the database generates."""
     for name in target.columns:
         column = table.columns[name]
-        identity = column.identity
-        if column.computed is not None or (identity is not None and identity.always):
+        if column.computed is not None:
             rule = f"is a generated column of {target.table!r}, which takes no values; leave it out"
             raise bad("columns", name, rule)
 
@@ -239,7 +222,6 @@ def _check_complete(table: Table, target: RowTarget) -> None:
     for column in table.columns:
         is_generated = (
             column.computed is not None
-            or column.identity is not None
             or column.server_default is not None
             or column is table.autoincrement_column
             or column.autoincrement is True  # of MySQL, even alongside the primary key
@@ -314,9 +296,8 @@ def _rules(
     con: Connection, dialect: SqlDialect, target: RowTarget, types: Mapping[str, TypeEngine[Any]]
 ) -> dict[int, SqlValueRule]:
     is_utc = dialect.is_utc(con)
-    checks = dialect.checks(con, target.table, target.schema)
     return {
-        place: sql_rule_of(types[name], dialect.name, is_utc=is_utc, own=checks.get(name))
+        place: sql_rule_of(types[name], dialect.name, is_utc=is_utc)
         for place, name in enumerate(target.columns)
     }
 
@@ -336,8 +317,7 @@ def _keeps_arrival(table: Table, target: RowTarget, dialect: SqlDialect) -> bool
         target.mode == "error"
         or dialect.is_single_writer
         or any(
-            column.identity is not None
-            or column.autoincrement is True
+            column.autoincrement is True
             or (
                 isinstance(column.server_default, DefaultClause)
                 and "nextval(" in str(column.server_default.arg)
@@ -345,20 +325,4 @@ def _keeps_arrival(table: Table, target: RowTarget, dialect: SqlDialect) -> bool
             for column in table.columns
             if column.name not in target.columns
         )
-    )
-
-
-def _returned_columns(
-    con: Connection,
-    target: RowTarget,
-    key: tuple[str, ...] | None,
-    types: Mapping[str, TypeEngine[Any]],
-) -> SqlReturned:
-    quote = con.dialect.identifier_preparer.quote
-    return SqlReturned(
-        names=target.returning,
-        types=tuple(types[each] for each in target.returning),
-        key_places=tuple(target.columns.index(each) for each in key or ()),
-        selected=", ".join(quote(each) for each in (*(key or ()), *target.returning)),
-        quoted=tuple(quote(each) for each in target.returning),
     )

@@ -48,8 +48,6 @@ class SqlAnswer:
 
     errors: dict[int, BaseException] = field(default_factory=dict[int, BaseException])
     outcomes: dict[int, Outcome] = field(default_factory=dict[int, Outcome])
-    details: dict[int, dict[str, Any]] = field(default_factory=dict[int, dict[str, Any]])
-    """The returned columns of stored rows."""
 
 
 def divide(rows: Sequence[SqlRow], most: int, largest: int | None) -> list[list[SqlRow]]:

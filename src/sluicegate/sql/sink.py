@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from sqlalchemy import URL, Connection, Engine
-    from sqlalchemy.ext.asyncio import AsyncEngine
 
     from .._core.batch import Batch
     from .dialects import SqlDialect
@@ -59,17 +58,16 @@ FRESH_SECONDS = 1.0
 
 @known_arguments()
 class SqlSink(Openable):
-    """Writes items as rows of one table of PostgreSQL, MySQL, MariaDB or SQLite, with SQLAlchemy 2.
+    """Writes items as rows of one table of MySQL, MariaDB or SQLite, with SQLAlchemy 2.
 
     A write is one transaction. A row that the database refuses, or that it would silently change,
     fails alone with `PermanentError`; the other rows are stored. Items become rows as in
-    `PostgresSink`, which is faster and has more features for PostgreSQL.
+    `PostgresSink`.
 
     Args:
-        url: an SQLAlchemy URL, such as `"mysql+asyncmy://user:password@host/database"`, with an
-            async driver, or with any other driver, which runs in threads; the password is never
-            shown. Or an `Engine`, an `AsyncEngine`, or a function that returns one; an engine that
-            you pass stays open.
+        url: an SQLAlchemy URL, such as `"mysql+pymysql://user:password@host/database"`, with a
+            driver that is not async: it runs in threads. The password is never shown. Or an
+            `Engine`, or a function that returns one; an engine that you pass stays open.
         table: the table's name, taken literally.
         columns: the columns in which a row's values are stored.
         schema: the table's schema; default: the connection's.
@@ -84,23 +82,16 @@ class SqlSink(Openable):
         version_column: with `"update"`, replace only rows with a lower version, or with none. A row
             without a version is refused.
         row: a function from an item to its row.
-        returning: columns of the stored row, such as a generated number, for the item's receipt:
-            its `detail` is then a dictionary of them. An item whose row was skipped, or replaced by
-            a later row of its batch, has none. Not available with MySQL; with MariaDB only if no
-            row can be skipped.
         pool_size: number of connections, and therefore of concurrent writes; default 10, or 1 for
             SQLite, which allows one writer at a time.
         engine_options: any options of `sqlalchemy.create_engine`, such as `connect_args`.
         close_timeout: seconds for closing, and for ending a cancelled write; default 5. Then the
             connections are broken.
-        prepared_statements: for PostgreSQL. `"auto"`: psycopg prepares no statements behind a
-            pooler, and asyncpg is refused there. `True`: statements are prepared without a test for
-            a pooler, which must then work in session mode. Default `"auto"`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without SQLAlchemy. Constructing does
     not suspend and connects to nothing. Opening suspends; it connects and reads the table. It
     raises `ConfigError` for a refused login, a table that does not exist or that the rows do not
-    fit, a pooler that mixes up prepared statements, and a driver that is not installed; and
+    fit, and a driver that is not installed; and
     `UnavailableError` if no server responds.
     """
 
@@ -108,7 +99,7 @@ class SqlSink(Openable):
 
     def __init__(
         self,
-        url: str | URL | Engine | AsyncEngine | Callable[[], Engine | AsyncEngine],
+        url: str | URL | Engine | Callable[[], Engine],
         *,
         table: str,
         columns: Sequence[str],
@@ -118,11 +109,9 @@ class SqlSink(Openable):
         update_columns: Sequence[str] | None = None,
         version_column: str | None = None,
         row: Callable[[Any], Sequence[Any]] | None = None,
-        returning: Sequence[str] | None = None,
         pool_size: int | None = None,
         engine_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
-        prepared_statements: Literal["auto", True] = "auto",
     ) -> None:
         self._target = RowTarget(
             table=table,
@@ -132,7 +121,7 @@ class SqlSink(Openable):
             conflict=optional_names("conflict_columns", conflict_columns),
             update=optional_names("update_columns", update_columns),
             version=version_column,
-            returning=optional_names("returning", returning) or (),
+            returning=(),
         )
         rule = "must be a function of an item"
         self._row: Any = checks.optional_function("row", row, rule)
@@ -141,7 +130,6 @@ class SqlSink(Openable):
             size=checks.optional_count("pool_size", pool_size),
             options=engine_options,
             close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
-            prepared=prepared_statements,
         )
         self._table: OpenSqlTable | None = None
 
@@ -191,7 +179,7 @@ class SqlSink(Openable):
     async def _open(self, stack: AsyncExitStack) -> None:
         engine = self._engine.make()
         stack.push_async_callback(engine.close)
-        dialect = dialect_of(engine.sync.dialect.name, prepares=self._engine.prepares)
+        dialect = dialect_of(engine.sync.dialect.name)
         table = OpenSqlTable(
             engine, self._target, dialect, RowMaker(self._target.columns, self._row)
         )
@@ -296,9 +284,9 @@ class OpenSqlTable:
             raise
         answer = rows.answer
         errors |= answer.errors
-        if not errors and not answer.outcomes and not answer.details:
+        if not errors and not answer.outcomes:
             return None
-        return WriteResult(len(batch), errors, answer.outcomes, answer.details)
+        return WriteResult(len(batch), errors, answer.outcomes)
 
     async def _write(self, rows: SqlBatch) -> None:
         """Write all rows. Raises `BlamedRow`, with nothing stored, if a row may be at fault."""

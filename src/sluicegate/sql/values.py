@@ -14,15 +14,13 @@ Drivers and databases convert other values in their own ways, some of them into 
    zone. MySQL reads a `TIMESTAMP` in the zone of the session, which must be UTC then.
 5. SQLite stores a number as a float that may not represent it: a decimal, or a number above 64 bits.
    So does MySQL in its JSON, with a number above 64 bits.
-6. A type that SQLAlchemy does not know takes the classes under `OTHER`; those of PostgreSQL are
-   checked by its catalog, too.
+6. A type that SQLAlchemy does not know takes the classes under `OTHER`.
 
 Decimals are rounded by the database, as in SQL.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -35,13 +33,11 @@ from operator import index, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from uuid import UUID
 
-from .._core.values.changed_values import DECIMAL_DIGITS, ChangedValue, elements
+from .._core.values.changed_values import ChangedValue
 from .._core.values.encoding import to_json
 
 if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
-
-    from .._core.values.changed_values import Check
 
 Processor: TypeAlias = Callable[[Any], Any]
 _NONE = type(None)
@@ -56,17 +52,7 @@ _MOST = 2**63 - 1
 """The highest number that SQLite stores as an integer."""
 _LONG = re.compile(r"\d{19}")
 _NOT_WHOLE = "is not a whole number, but the column has whole numbers"
-_CLIENTS = ("asyncpg.", "psycopg.", "sqlalchemy.")
-"""Modules of clients, whose own classes, such as of ranges, a column of another type takes."""
 OTHER = "any other type"
-_ADDRESSES = (
-    ipaddress.IPv4Address,
-    ipaddress.IPv6Address,
-    ipaddress.IPv4Network,
-    ipaddress.IPv6Network,
-    ipaddress.IPv4Interface,
-    ipaddress.IPv6Interface,
-)
 Takes: TypeAlias = Mapping[type, Processor | None]
 _BINARY: Takes = {bytes: None, bytearray: bytes, memoryview: bytes}
 _UUID: Takes = {UUID: None, str: UUID}
@@ -102,13 +88,6 @@ def _whole_text(text: str) -> int:
     return _whole_decimal(_number(text))
 
 
-def _decimal(value: Decimal) -> Decimal:
-    """A decimal for PostgreSQL: asyncpg sends 1e200000 as 0."""
-    if value.is_snan() or (value.is_finite() and value.adjusted() >= DECIMAL_DIGITS):
-        raise ChangedValue(f"a number of more than {DECIMAL_DIGITS:,} digits, or a signaling NaN")
-    return value
-
-
 def _finite(value: Decimal | float) -> Any:
     if not isfinite(value):
         raise ChangedValue(f"{value}, which the column cannot hold")
@@ -116,7 +95,7 @@ def _finite(value: Decimal | float) -> Any:
 
 
 def _digits(value: float) -> Decimal:
-    """The decimal that Python shows: asyncpg sends all digits of the binary fraction."""
+    """The decimal that Python shows."""
     return Decimal(float.__repr__(value))
 
 
@@ -351,49 +330,6 @@ _SQLITE_NUMBERS: Takes = {
     str: _sqlite_text,
 }
 TAKES: Mapping[str, Mapping[str, Takes]] = {
-    "postgresql": {
-        "whole numbers": {
-            int: None,
-            bool: int,
-            float: _whole_float,
-            Decimal: _whole_decimal,
-            str: _whole_text,
-        },
-        "decimals": {
-            int: None,
-            bool: int,
-            float: _digits,
-            Decimal: _decimal,
-            str: lambda text: _decimal(_number(text)),
-        },
-        "floats": {
-            int: None,
-            bool: _float,
-            float: None,
-            Decimal: _float,
-            str: lambda text: _float(_number(text)),
-        },
-        "truth values": _TRUTH,
-        "text": {str: None, UUID: str},
-        "enums": {str: None},
-        "bytes": _BINARY,
-        "dates": _DATE,
-        "times": _TIME,
-        "times with a zone": {time: None, str: _time_text},
-        "timestamps": _DATETIME,
-        "timestamps with a zone": {datetime: None, date: None, str: _iso},
-        "durations": {timedelta: None},
-        "network addresses": dict.fromkeys((str, *_ADDRESSES)),
-        "UUIDs": _UUID,
-        "JSON": _JSON,
-        "arrays": {list: None, tuple: list},
-        OTHER: dict.fromkeys(
-            (
-                *(bool, int, float, Decimal, str, bytes, bytearray, memoryview, UUID),
-                *(date, datetime, time, timedelta, list, tuple, dict, *_ADDRESSES),
-            )
-        ),
-    },
     "mysql": {
         "whole numbers": {
             int: None,
@@ -456,11 +392,6 @@ A "timestamp with a zone" of MySQL is a `TIMESTAMP` in a session whose zone is n
 """
 
 
-def _are_decimals(values: Sequence[Any]) -> bool:
-    decimals = [value for value in values if type(value) is Decimal]
-    return all(value.is_finite() and value.adjusted() < DECIMAL_DIGITS for value in decimals)
-
-
 def _are_literals(values: Sequence[Any]) -> bool:
     decimals = [value for value in values if type(value) is Decimal]
     return all(value.is_finite() and "E" not in str(value) for value in decimals)
@@ -471,7 +402,6 @@ def _are_finite(values: Sequence[Any]) -> bool:
 
 
 KEPT: Mapping[tuple[str, str], tuple[type, Callable[[Sequence[Any]], bool]]] = {
-    ("postgresql", "decimals"): (Decimal, _are_decimals),
     ("mysql", "decimals"): (Decimal, _are_literals),
     ("mysql", "floats"): (float, _are_finite),
 }
@@ -548,8 +478,6 @@ class SqlValueRule:
     """Classes whose values need no check."""
     are_kept: Callable[[Sequence[Any]], bool] | None = None
     """Whether values of the plain classes need no check either; default: they do not."""
-    own: Check | None = None
-    """A check of the converted value."""
 
     def convert(self, value: Any) -> Any:
         """Convert a value that is not `None`. Raises `ChangedValue` for one that the column does not
@@ -557,8 +485,7 @@ class SqlValueRule:
         """
         found: Any = value
         kind: type[Any] = type(cast("object", value))
-        is_client = self.family == OTHER and kind.__module__.startswith(_CLIENTS)
-        if kind not in self.takes and not is_client:
+        if kind not in self.takes:
             found = exact(value)
             kind = type(cast("object", found))
             if kind not in self.takes:
@@ -567,32 +494,21 @@ class SqlValueRule:
                 raise ChangedValue(told)
         if (process := self.takes.get(kind)) is not None:
             found = process(found)
-        return found if self.own is None else self.own(found)
+        return found
 
 
-def sql_rule_of(
-    kind: TypeEngine[Any], database: str, *, is_utc: bool, own: Check | None = None
-) -> SqlValueRule:
+def sql_rule_of(kind: TypeEngine[Any], database: str, *, is_utc: bool) -> SqlValueRule:
     """The rule for a column.
 
     Args:
         kind: the column's type, as reflected.
         database: the name of its dialect.
         is_utc: whether the time zone of the session is UTC.
-        own: the check by the type in the database, for types that SQLAlchemy does not know.
     """
-    from sqlalchemy.dialects.postgresql import DOMAIN
-
-    if isinstance(kind, DOMAIN):
-        return sql_rule_of(kind.data_type, database, is_utc=is_utc, own=own)
     family = family_of(kind, database, is_utc=is_utc)
     if family not in TAKES[database]:
         family = OTHER
     takes = TAKES[database][family]
-    if family == "arrays":
-        inner = sql_rule_of(cast("Any", kind).item_type, database, is_utc=is_utc)
-        check = own if inner.family == OTHER and own is not None else elements(inner.convert)
-        return SqlValueRule(family, takes, frozenset({_NONE}), own=check)
     if database == "mysql" and family in {"enums", "sets"}:
         names: Sequence[str] = getattr(kind, "enums", None) or cast("Any", kind).values
         member = _member(names)
@@ -602,25 +518,18 @@ def sql_rule_of(
     if (kept := KEPT.get((database, family))) is not None:
         plain.add(kept[0])
         are_kept = kept[1]
-    if family == OTHER and own is not None:
-        return SqlValueRule(family, takes, frozenset({_NONE}), own=own)
     return SqlValueRule(family, takes, frozenset({_NONE, *plain}), are_kept)
 
 
 def family_of(kind: TypeEngine[Any], database: str, *, is_utc: bool) -> str:
     """The name in `TAKES` for a type of SQLAlchemy."""
     import sqlalchemy as sa
-    from sqlalchemy.dialects import mysql, postgresql
+    from sqlalchemy.dialects import mysql
 
     if isinstance(kind, sa.DateTime):
-        has_zone = kind.timezone
-        if database == "mysql":
-            has_zone = isinstance(kind, sa.TIMESTAMP) and not is_utc
+        has_zone = database == "mysql" and isinstance(kind, sa.TIMESTAMP) and not is_utc
         return "timestamps with a zone" if has_zone else "timestamps"
-    if isinstance(kind, sa.Time):
-        return "times with a zone" if kind.timezone else "times"
     families: Sequence[tuple[str, type[TypeEngine[Any]] | tuple[type[TypeEngine[Any]], ...]]] = (
-        ("arrays", sa.ARRAY),
         ("sets", mysql.SET),
         ("bits", mysql.BIT),
         ("years", mysql.YEAR),
@@ -632,9 +541,8 @@ def family_of(kind: TypeEngine[Any], database: str, *, is_utc: bool) -> str:
         ("decimals", sa.Numeric),
         ("text", sa.String),
         ("dates", sa.Date),
-        ("durations", (sa.Interval, postgresql.INTERVAL)),
+        ("times", sa.Time),
         ("UUIDs", sa.Uuid),
-        ("network addresses", (postgresql.INET, postgresql.CIDR)),
         (
             "bytes",
             (

@@ -54,17 +54,13 @@ class StoredRow(NamedTuple):
     """As the database returns it."""
     is_same: bool
     """Whether the written columns have the same values."""
-    details: dict[str, Any]
-    """The columns to return."""
 
 
-_NO_ROW = StoredRow((), is_same=False, details={})
+_NO_ROW = StoredRow((), is_same=False)
 
 
 class BlamedRow(Exception):  # never raised out of a write
-    """A row may be at fault for an error, or returned rows could not be assigned: the rows are to
-    be written again part by part.
-    """
+    """A row may be at fault for an error: the rows are to be written again part by part."""
 
 
 class SqlWriter:
@@ -105,16 +101,12 @@ class SqlWriter:
 
     def write_carefully(self, con: Connection) -> None:
         """Write every acceptable row; refused rows are in the answer."""
-        plan = self._plan
         try:
             self._begin(con)
-            if plan.dialect.at_once is not None:
-                con.exec_driver_sql(plan.dialect.at_once)
             rows = self._without_stored(con, self._batch.rows)
             for once in self._batch.once(rows):
                 for part in self._batch.parts(once):
                     self._divide(con, part)
-            self._batch.forget_replaced(rows)
         except Exception as error:
             _roll_back(con)
             if is_lost(error):
@@ -172,19 +164,10 @@ class SqlWriter:
                 self._batch.answer.errors[row.index] = caused(_unknown_commit(error), error)
             else:
                 self._batch.answer.errors[row.index] = caused(_outage(error), error)
-            self._batch.answer.details.pop(row.index, None)
 
     def _insert(self, con: Connection, rows: Sequence[SqlRow]) -> None:
-        """Run the statement for these rows. Raises `BlamedRow` if the returned rows cannot be
-        assigned.
-        """
-        plan = self._plan
-        result = con.exec_driver_sql(plan.insert(len(rows)), all_values(rows))
-        if plan.returned.names:
-            details = plan.returned.match(con, rows, result)
-            if details is None:
-                raise BlamedRow
-            self._batch.answer.details.update(details)
+        """Run the statement for these rows."""
+        con.exec_driver_sql(self._plan.insert(len(rows)), all_values(rows))
 
     def _divide(self, con: Connection, rows: Sequence[SqlRow]) -> None:
         rows = [row for row in rows if not self._batch.is_stopped(row)]
@@ -262,8 +245,6 @@ class SqlWriter:
                 self._batch.refuse(row, error if cause is None else caused(error, cause))
             return
         self._batch.answer.outcomes[row.index] = Outcome.DUPLICATE
-        if plan.returned.names:
-            self._batch.answer.details[row.index] = stored.details
 
     def _check_key(self) -> None:
         plan = self._plan
@@ -304,8 +285,6 @@ class SqlWriter:
 
 def _is_by_rows(error: Exception) -> bool:
     """Whether the rows of the statement may be at fault."""
-    if isinstance(error, BlamedRow):
-        return True
     return not is_lost(error) and classified(error, classify_sql) is ErrorClass.PERMANENT
 
 
@@ -355,18 +334,18 @@ def stored_rows(
     for part in batch.parts(rows, more=1):
         _insert(con, plan, part)
     width = len(plan.quoted)
-    found = plan.returned.by_key(con, con.exec_driver_sql(plan.compare), width=1 + 2 * width)
+    found = con.exec_driver_sql(plan.compare).fetchall()
     con.exec_driver_sql(plan.dialect.drop_temporary)
     return dict(_compare(plan, width, found))
 
 
 def _compare(
-    plan: SqlPlan, width: int, found: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
+    plan: SqlPlan, width: int, found: Sequence[Sequence[Any]]
 ) -> Iterator[tuple[int, StoredRow]]:
-    for values, details in found:
+    for values in found:
         given, stored = values[1 : 1 + width], values[1 + width :]
         is_same = all(map(_are_equal, given, stored))
-        yield values[0], StoredRow(tuple(stored[at] for at in plan.key_places), is_same, details)
+        yield values[0], StoredRow(tuple(stored[at] for at in plan.key_places), is_same)
 
 
 def _are_equal(given: object, stored: object) -> bool:

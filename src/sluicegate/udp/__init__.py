@@ -1,8 +1,8 @@
-"""Metrics over UDP, to statsd, DogStatsD, Telegraf and InfluxDB.
+"""Metrics over UDP, to statsd, DogStatsD and Telegraf.
 
 Provisional: its public names may change in a minor release.
 
-- `sink`; `records`: items as lines; `channel`: the endpoint.
+- `sink`; `records`: items as lines; `channel`: the socket.
 """
 
 from .._core.public import publish_all

@@ -1,15 +1,13 @@
-"""The endpoint of an open sink: connected to one address, and to another one after a failure.
+"""The socket of an open sink: connected to one address, and to another one after a failure.
 
 1. A datagram is sent once the kernel has accepted it. If the send buffer is full, the sink waits.
 2. If nothing listens at the port, the host may report it with ICMP. The kernel returns that error
    for some earlier datagram, at the next one, which it does not send. So the next datagram is sent
-   by a new endpoint, to each current address of the name in turn, and the sink waits up to
+   by a new socket, to each current address of the name in turn, and the sink waits up to
    `PROBE_SECONDS` for its refusal. Only such a datagram is known to be refused.
-3. A name with several addresses (`localhost`: `::1` and `127.0.0.1`) starts in the same way, since
-   a socket can be "connected" to any of them whether or not something listens there.
-4. A receiver that moves to another address often leaves nothing behind that reports the loss. So the
-   name is looked up again every `LOOK_EVERY` seconds, and the sink leaves an address that the name
-   no longer has.
+3. The first datagram is sent in the same way, since a name may have several addresses (`localhost`:
+   `::1` and `127.0.0.1`), and so is one every `LOOK_EVERY` seconds, since a receiver that moves to
+   another address often leaves nothing behind that reports the loss.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import logging
 import math
 import socket
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from .._core.classify import caused
 from .._core.clock import LOOP_CLOCK
@@ -37,7 +35,6 @@ logger = logging.getLogger("sluicegate.udp")
 PROBE_SECONDS = 0.05
 LOOK_EVERY = 60.0
 """Seconds between lookups of the name."""
-_MOVED = "%s: the name no longer has the address %s, so datagrams sent there lately may be lost"
 _LOST = (
     "%s: %s; datagrams sent shortly before this report are lost, although their items are delivered"
 )
@@ -51,15 +48,17 @@ _REPAIRS = {
 
 
 class UdpChannel:
-    """One endpoint at a time. Used in one event loop, by one write at a time."""
+    """One socket at a time. Used in one event loop, by one write at a time."""
 
     def __init__(self, host: str, port: int, *, timeout: float) -> None:
         self._host = host
         self._port = port
         self._timeout = timeout
-        self._endpoint: UdpEndpoint | None = None
-        self._address: Any = None
-        """The address of the endpoint."""
+        self._socket: socket.socket | None = None
+        self._addresses: Sequence[Any] = ()
+        """The addresses of the name, as last looked up."""
+        self._is_fresh = False
+        """Whether the addresses have not been used yet."""
         self._look_at = 0.0
         """The time of the next lookup."""
         self._log_at = -math.inf
@@ -71,37 +70,38 @@ class UdpChannel:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._port}"
 
-    async def open(self) -> None:
+    async def look_up(self) -> None:
         """Look up the name. Suspends; raises `UnavailableError`."""
-        addresses = await self._addresses()
-        if len(addresses) == 1:
-            try:
-                self._endpoint = await connect(addresses[0])
-            except OSError as error:
-                raise self._error(error) from error
-            self._address = addresses[0][4]
+        loop = asyncio.get_running_loop()
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._timeout):
+                self._addresses = await loop.getaddrinfo(
+                    self._host, self._port, type=socket.SOCK_DGRAM
+                )
+        except TimeoutError as error:
+            told = f"{self.place}: the name was not found within {self._timeout:g} s (timeout)"
+            raise UnavailableError(told) from error
+        except (OSError, UnicodeError) as error:
+            raise UnavailableError(
+                f"{self.place}: the name cannot be looked up: {error}"
+            ) from error
+        self._is_fresh, self._look_at = True, LOOP_CLOCK.now() + LOOK_EVERY
 
     def close(self) -> None:
-        """Close the endpoint. Datagrams that the kernel has accepted are still sent."""
-        endpoint, self._endpoint = self._endpoint, None
-        if endpoint is not None:
-            endpoint.close()
+        """Close the socket. Datagrams that the kernel has accepted are still sent."""
+        made, self._socket = self._socket, None
+        if made is not None:
+            made.close()
 
     async def send(self, data: bytes) -> None:
         """Send one datagram; suspends while the send buffer is full. Raises a `SinkError` if it was
         not sent, or is known to be refused.
         """
-        if self._endpoint is not None and LOOP_CLOCK.now() >= self._look_at:
-            await self._leave_old_address()
-        if self._endpoint is not None:
+        if self._socket is not None and LOOP_CLOCK.now() < self._look_at:
             try:
-                await self._endpoint.send(data, self._timeout)
+                await hand_over(self._socket, data, self._timeout)
             except OSError as error:  # possibly about an earlier datagram
-                self.close()
                 self._log_loss(error)
-            except BaseException:
-                self.close()
-                raise
             else:
                 return
         await self._probe(data)
@@ -115,52 +115,29 @@ class UdpChannel:
 
     async def _probe(self, data: bytes) -> None:
         """Send a datagram to each address, until none of them reports that it is refused."""
+        if not self._is_fresh:
+            with suppress(UnavailableError):  # the known addresses may still be right
+                await self.look_up()
+        self._is_fresh = False
         failure: OSError | None = None
-        for address in await self._addresses():
-            endpoint: UdpEndpoint | None = None
+        for family, kind, protocol, _, address in self._addresses:
+            self.close()
+            self._socket = made = socket.socket(family, kind, protocol)
             try:
-                endpoint = await connect(address)
-                await endpoint.send(data, self._timeout)
-                await endpoint.hear(PROBE_SECONDS)
+                made.setblocking(False)
+                made.connect(address)
+                await hand_over(made, data, self._timeout)
+                await _hear(made)
             except OSError as error:
                 failure = error
-                if endpoint is not None:
-                    endpoint.close()
             except BaseException:
-                if endpoint is not None:
-                    endpoint.close()
+                self.close()
                 raise
             else:
-                self._endpoint, self._address = endpoint, address[4]
                 return
+        self.close()
         assert failure is not None, "a name has an address"
         raise self._error(failure) from failure
-
-    async def _leave_old_address(self) -> None:
-        """Close the endpoint if the name no longer has its address. Without an answer, it stays."""
-        try:
-            addresses = await self._addresses()
-        except UnavailableError:
-            self._look_at = LOOP_CLOCK.now() + LOOK_EVERY
-            return
-        if self._address not in [found[4] for found in addresses]:
-            log_safely(logger, logging.INFO, _MOVED, self.place, self._address[0])
-            self.close()
-
-    async def _addresses(self) -> Sequence[Any]:
-        loop = asyncio.get_running_loop()
-        try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._timeout):
-                found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
-        except TimeoutError as error:
-            told = f"{self.place}: the name was not found within {self._timeout:g} s (timeout)"
-            raise UnavailableError(told) from error
-        except (OSError, UnicodeError) as error:
-            raise UnavailableError(
-                f"{self.place}: the name cannot be looked up: {error}"
-            ) from error
-        self._look_at = LOOP_CLOCK.now() + LOOK_EVERY
-        return found
 
     def _error(self, error: OSError) -> SinkError:
         told = f"{self.place}: {error.strerror or error}"
@@ -170,75 +147,22 @@ class UdpChannel:
         return caused(UnavailableError(told), error)
 
 
-class UdpEndpoint(asyncio.DatagramProtocol):
-    """A datagram endpoint, and the error that the kernel has reported for it."""
+async def hand_over(to: socket.socket, data: bytes, timeout: float) -> None:
+    """Pass a datagram to the kernel. Suspends while the send buffer is full.
 
-    _datagrams: asyncio.DatagramTransport
-
-    def __init__(self) -> None:
-        self._error: OSError | None = None
-        self._is_full = False
-        self._changed = asyncio.Event()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Report each datagram that the kernel does not accept at once."""
-        self._datagrams = cast("asyncio.DatagramTransport", transport)
-        cast("asyncio.WriteTransport", transport).set_write_buffer_limits(0)
-
-    def pause_writing(self) -> None:
-        """Note that the send buffer is full."""
-        self._is_full = True
-
-    def resume_writing(self) -> None:
-        """Note that the kernel has accepted the last datagram."""
-        self._is_full = False
-        self._changed.set()
-
-    def error_received(self, exc: Exception) -> None:
-        """Note the first error."""
-        self._error = self._error or cast("OSError", exc)
-        self._changed.set()
-
-    async def send(self, data: bytes, timeout: float) -> None:
-        """Pass a datagram to the kernel. Suspends while the send buffer is full.
-
-        Raises `OSError` if the kernel does not accept it, and `UnavailableError` if the buffer stays
-        full for `timeout` seconds. After an error, the endpoint sends nothing.
-        """
-        if self._error is None:
-            self._datagrams.sendto(data)
-        if self._error is not None:
-            raise self._error
-        if self._is_full:
-            await self.hear(timeout)
-        if self._is_full:
-            raise UnavailableError(f"the send buffer was full for {timeout:g} s (timeout)")
-
-    async def hear(self, within: float) -> None:
-        """Wait for an error of the kernel, or for room in a full send buffer. Raises the error."""
-        self._changed.clear()
-        if self._error is None:
-            with suppress(TimeoutError):
-                async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + within):
-                    await self._changed.wait()
-        if self._error is not None:
-            raise self._error
-
-    def close(self) -> None:
-        """Close the socket; a datagram that the kernel has not accepted is dropped."""
-        self._datagrams.abort()
-
-
-async def connect(found: Any) -> UdpEndpoint:
-    """Open an endpoint that sends to one address. Raises `OSError`."""
-    family, kind, protocol, _, address = found
-    made = socket.socket(family, kind, protocol)
+    Raises `OSError` if the kernel does not accept it, and `UnavailableError` if the buffer stays
+    full for `timeout` seconds.
+    """
     try:
-        made.setblocking(False)
-        made.connect(address)
-        loop = asyncio.get_running_loop()
-        _, endpoint = await loop.create_datagram_endpoint(UdpEndpoint, sock=made)
-    except BaseException:
-        made.close()
-        raise
-    return endpoint
+        async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + timeout):
+            await asyncio.get_running_loop().sock_sendall(to, data)
+    except TimeoutError as error:
+        told = f"the send buffer was full for {timeout:g} s (timeout)"
+        raise UnavailableError(told) from error
+
+
+async def _hear(of: socket.socket) -> None:
+    """Wait for an error of the kernel. Raises it."""
+    with suppress(TimeoutError):
+        async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + PROBE_SECONDS):
+            await asyncio.get_running_loop().sock_recv(of, 1)

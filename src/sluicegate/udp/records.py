@@ -1,7 +1,7 @@
-"""Items as lines of text: metrics of statsd, and points of InfluxDB's line protocol. Pure.
+"""Items as lines of text: metrics of statsd. Pure.
 
 1. An item is a mapping or an object with attributes.
-2. The receiver drops a line that it cannot parse silently, so what a protocol cannot represent is
+2. The receiver drops a line that it cannot parse silently, so what the protocol cannot represent is
    refused; nothing is replaced.
 3. Numbers and text are written with the methods of `int`, `float` and `str` themselves: a subclass,
    such as an enumeration or `numpy.float64`, may show itself in another form.
@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, cast
 
@@ -26,13 +25,6 @@ _TEXT = re.compile(r"[^:|\x00-\x1f\x7f]+")
 _CHANGE = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _TAG = re.compile(r"[^,|\x00-\x1f\x7f]+")
 _TAG_KEY = re.compile(r"[^,|:\x00-\x1f\x7f]+")
-_BREAK = re.compile(r"[\x00-\x1f\x7f]")
-_ENDS = re.compile(r"\\(?=[,= ]|$)")
-_SPECIAL = re.compile(r"([,= ])")
-_IN_NAME = re.compile(r"([, ])")
-_QUOTED = re.compile(r'(["\\])')
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 def statsd(item: Any) -> str:
@@ -101,103 +93,6 @@ def _check(pattern: re.Pattern[str], text: Any) -> str:
     return content(text)
 
 
-# -- line protocol ---------------------------------------------------------------------------------
-
-
-def line(item: Any) -> str:
-    """The line of a point.
-
-        measurement,tag=value field=1i,other="text" 1700000000000000000
-
-    An item has `measurement` and `fields`, and optionally `tags` and `timestamp`.
-
-    1. Commas, spaces and equals signs are escaped where they would end a part. Two things cannot be
-       represented: a line break, and a backslash at the end or before a character that must be
-       escaped.
-    2. A line that begins with `#` would be a comment.
-    3. Whole numbers are integers (`1i`) within 64 bits; booleans, floats and strings have their own
-       forms. Fields and tags with `None`, and tags with an empty string, are omitted.
-
-    Raises `ValueError` or `TypeError` for an item that is not a point.
-    """
-    measurement = _escape("measurement", part_of(item, "measurement"), _IN_NAME)
-    if measurement.startswith("#"):
-        raise ValueError(f"the measurement {measurement!r} would be a comment")
-    fields = ",".join(_fields(_mapping("fields", part_of(item, "fields"))))
-    if not fields:
-        raise ValueError("a point requires at least one field, and this one has none")
-    tags = "".join(_line_tags(_mapping("tags", part_of(item, "tags") or {})))
-    return f"{measurement}{tags} {fields}{_time(part_of(item, 'timestamp'))}"
-
-
-def _line_tags(tags: Mapping[Any, Any]) -> list[str]:
-    """The tags sorted by key, as InfluxDB recommends."""
-    found = [
-        (
-            _escape("tag", key),
-            _escape("value of a tag", value if isinstance(value, str) else str(value)),
-        )
-        for key, value in tags.items()
-        if value is not None and value != ""
-    ]
-    return [f",{key}={value}" for key, value in sorted(found)]
-
-
-def _fields(fields: Mapping[Any, Any]) -> list[str]:
-    return [
-        f"{_escape('field', key)}={_field_value(value)}"
-        for key, value in fields.items()
-        if value is not None
-    ]
-
-
-def _field_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        if not _is_int64(value):
-            raise ValueError(f"the whole number {value} has more than 64 bits")
-        return f"{whole(value)}i"
-    if isinstance(value, str):
-        if _BREAK.search(value):
-            raise ValueError("the text of a field has a line break")
-        return '"' + _QUOTED.sub(r"\\\1", value) + '"'
-    return number("the value of a field", value)
-
-
-def _time(time: Any) -> str:
-    """The time in nanoseconds since 1970; empty to use the receiver's clock."""
-    if time is None:
-        return ""
-    if isinstance(time, datetime):
-        if time.tzinfo is None:
-            raise ValueError("the timestamp has no time zone")
-        return f" {(time - _EPOCH) // _MICROSECOND * 1_000}"
-    if isinstance(time, bool) or not isinstance(time, int) or not _is_int64(time):
-        raise TypeError(f"the timestamp is {repr_of(time)}; expected nanoseconds or a datetime")
-    return f" {whole(time)}"
-
-
-def _is_int64(value: int) -> bool:
-    return -(1 << 63) <= value < 1 << 63  # `in range(...)` would try each number for a subclass
-
-
-def _mapping(what: str, given: Any) -> Mapping[Any, Any]:
-    if not isinstance(given, Mapping):
-        raise TypeError(f"the {what} are {type(given).__name__}; expected a mapping")
-    return cast("Mapping[Any, Any]", given)
-
-
-def _escape(what: str, text: Any, special: re.Pattern[str] = _SPECIAL) -> str:
-    if not isinstance(text, str) or not text:
-        raise ValueError(f"the {what} {repr_of(text)} must be a non-empty string")
-    if _BREAK.search(text) or _ENDS.search(text):
-        raise ValueError(
-            f"the {what} {text!r} has a line break, or a backslash at an invalid position"
-        )
-    return special.sub(r"\\\1", content(text))
-
-
 # -- values ----------------------------------------------------------------------------------------
 
 
@@ -216,12 +111,7 @@ def number(what: str, value: Any) -> str:
         raise ValueError(f"{what} is {repr_of(value)}; expected a finite number")
     if isinstance(value, Decimal):
         return Decimal.__format__(value, "f")
-    return float.__repr__(value) if isinstance(value, float) else whole(value)
-
-
-def whole(value: int) -> str:
-    """A whole number as text."""
-    return int.__repr__(value)
+    return float.__repr__(value) if isinstance(value, float) else int.__repr__(value)
 
 
 def content(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._core import checks
 from .._core.batch import RowBatch
@@ -15,7 +15,7 @@ from .._core.outcome import Outcome
 from .._core.sink import Capabilities, WriteResult
 from .._core.values.encoding import encoded_items
 from .channel import UdpChannel
-from .records import line, statsd
+from .records import statsd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 ETHERNET = 1432
 LARGEST = 65_507
 """Maximum payload of an IPv4 datagram, in bytes."""
-_ENCODINGS = {"statsd": statsd, "line": line}
 
 
 @known_arguments()
@@ -43,11 +42,10 @@ class UdpSink(Openable):
         host: the receiver's name or address, IPv4 or IPv6. A name is looked up when opening, every
             60 seconds, and after a failure.
         port: the receiver's port.
-        encode: the form of a record. `"statsd"` (default): an item has `name`, `value`, `type`
-            (`c`, `g`, `ms`, `h`, `s` or `d`), and optionally `sample_rate` and `tags`, as DogStatsD
-            accepts them. `"line"`: InfluxDB's line protocol; an item has `measurement`, `fields`,
-            and optionally `tags` and `timestamp`. Or a function from an item to bytes or text
-            without a newline. Items are mappings, or objects with such attributes.
+        encode: a function from an item to bytes or text without a newline; default: a metric of
+            statsd, from a mapping, or an object with attributes. An item has `name`, `value`,
+            `type` (`c`, `g`, `ms`, `h`, `s` or `d`), and optionally `sample_rate` and `tags`, as
+            DogStatsD accepts them.
         max_datagram: the maximum size of a datagram, in bytes; default 1,432, the recommendation of
             statsd's documentation for Ethernet, which avoids fragmentation. It recommends 8,932 for
             jumbo frames, and 512 for the internet.
@@ -64,7 +62,7 @@ class UdpSink(Openable):
         host: str,
         port: int,
         *,
-        encode: Literal["statsd", "line"] | Encode = "statsd",
+        encode: Encode | None = None,
         max_datagram: int = ETHERNET,
         timeout: float | timedelta = 5.0,
     ) -> None:
@@ -72,12 +70,9 @@ class UdpSink(Openable):
         self._port = checks.count("port", port)
         if self._port >= 1 << 16:
             raise checks.bad("port", port, "must be at most 65535")
+        rule = "must be a function from an item to bytes or text"
         self._encode: Callable[[Any], bytes | str]
-        if callable(encode):
-            rule = 'must be "statsd", "line", or a function from an item to bytes or text'
-            self._encode = checks.function("encode", encode, rule)
-        else:
-            self._encode = _ENCODINGS[checks.choice("encode", encode, _ENCODINGS)]
+        self._encode = checks.optional_function("encode", encode, rule) or statsd
         self._limit = checks.count("max_datagram", max_datagram)
         if self._limit > LARGEST:
             raise checks.bad("max_datagram", max_datagram, f"must be at most {LARGEST:,}")
@@ -95,12 +90,12 @@ class UdpSink(Openable):
     async def _open(self, stack: AsyncExitStack) -> None:
         channel = UdpChannel(self._host, self._port, timeout=self._timeout)
         stack.callback(channel.close)
-        await channel.open()
+        await channel.look_up()
         self._channel, self._turn = channel, asyncio.Lock()
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Send every item of `batch`, in order; suspends until its turn, while the send buffer is
-        full, and after a failure to probe the receiver.
+        full, and to probe the receiver: at first, after a failure, and every 60 seconds.
 
         An item fails with `PermanentError` (it is not a metric), `TooLargeError` (its record is
         larger than `max_datagram`), `UnavailableError` (the host reports that nothing listens at

@@ -1,4 +1,4 @@
-"""A process that is killed during a backfill: `python killed.py FOLDER LEASE ROWS HELD...`.
+"""A process that is killed during a backfill: `python killed.py FOLDER ROWS HELD...`.
 
 It handles the rows of a file in any order and never finishes those that are `HELD`. It prints
 `ready` once all others are settled and stored.
@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluicegate import Consumer
 from sluicegate.consumer import Commits
 from sluicegate.consumer.progress.offset_map import decode
-from sluicegate.files import FileSource, SQLiteSubscriptions
+from sluicegate.files import FileSource
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -41,9 +40,8 @@ class Told(FileSource):
 
 
 async def main() -> None:
-    folder, lease, rows, *held = sys.argv[1:]
-    state = SQLiteSubscriptions(Path(folder, ".positions"), lease=float(lease))
-    source = Told(folder, state=state)
+    folder, rows, *held = sys.argv[1:]
+    source = Told(folder)
     source.rows = int(rows) - len(held)
 
     async def handle(message: Message) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pickle
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from tests.files.source.files_help import GZIP, ZSTD, Handled, handled, lines, p
 from tests.files.source.test_rows import parquet
 
 from sluicegate import Consumer
-from sluicegate.consumer import MemorySubscriptions, Position
+from sluicegate.consumer import Position
 from sluicegate.files import FileSource, UnreadFiles
 
 if TYPE_CHECKING:
@@ -85,26 +84,20 @@ async def test_a_copy_that_was_cut_off_and_completed_is_another_file(
     assert done.places == [("c.ndjson.gz", row) for row in range(COUNT)]
 
 
-async def test_a_file_that_can_be_read_again_is_read_in_the_same_run(
+async def test_a_file_that_can_be_read_again_is_read_by_the_next_run(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
     path = tmp_path / "a.ndjson"
     path.write_bytes(lines(10))
-    state = MemorySubscriptions()
-    async with reading(FileSource(path, state=state, ends=False, poll=0.01)):
+    async with reading(FileSource(path)):
         pass  # it is found
     content, status = path.read_bytes(), path.stat()
     path.write_bytes(b"other")
-    async with reading(FileSource(path, state=state, ends=False, poll=0.01)) as reader:
-        (claim, *_) = reader.host.claims
-        fetch = asyncio.get_running_loop().create_task(reader.source.fetch([claim], 10))
-        await reader.host.news.wait_for(lambda: reader.host.reports)
-        assert "a.ndjson (it has 5 bytes now" in str(reader.host.reports)
-        fetch.cancel()
-        path.write_bytes(content)
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        (claim,) = await reader.host.wait_for_claims(1)
-        await reader.read([claim], 10)
+    with pytest.raises(UnreadFiles, match=r"a\.ndjson \(it has 5 bytes now"):
+        await handled(FileSource(path))
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert len(await handled(FileSource(path))) == 10
 
 
 @pytest.mark.parametrize("name", ["b.ndjson.gz", "b.ndjson.zst", "b.parquet"])
@@ -156,8 +149,7 @@ async def test_a_file_that_has_changed_since_it_was_found_is_told(
     """No other content is delivered from an old position, whatever its row."""
     for name in ("a", "b"):
         (tmp_path / f"{name}.ndjson").write_bytes(lines(100))
-    state = MemorySubscriptions()
-    async with reading(FileSource(tmp_path, state=state)) as reader:
+    async with reading(FileSource(tmp_path)) as reader:
         (claim,) = reader.host.open
         await reader.read([claim], 100)
         await reader.source.commit({claim: Position(settled)})
@@ -166,10 +158,10 @@ async def test_a_file_that_has_changed_since_it_was_found_is_told(
     if settled == 100:  # it is finished
         told = "" if change is removed else "it was written to after it had been read to its end"
     if not told:
-        await handled(FileSource(tmp_path, state=state), done)
+        await handled(FileSource(tmp_path), done)
     else:
         with pytest.raises(UnreadFiles, match=rf"a\.ndjson \({told}") as caught:
-            await handled(FileSource(tmp_path, state=state), done)
+            await handled(FileSource(tmp_path), done)
         assert [*caught.value.files] == ["a.ndjson"]
     assert {path_of(message) for message in done} == {"b.ndjson"}
     assert len(done) == 100

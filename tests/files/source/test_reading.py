@@ -11,8 +11,8 @@ import pytest
 
 from sluicegate._core.clock import Signal, wait_until
 from sluicegate.consumer import Record
-from sluicegate.files.source.holding import FileReading
 from sluicegate.files.source.readers import RowChunk
+from sluicegate.files.source.reading import FileReading
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock

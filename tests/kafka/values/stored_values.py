@@ -165,7 +165,7 @@ async def in_sqlite(value: Any, field: Field) -> str:
         engine = sa.create_engine(f"sqlite:///{path}", poolclass=sa.NullPool)
         with engine.begin() as con:
             con.exec_driver_sql(f"CREATE TABLE stored (v {field.sqlite})")
-        sink = SqlSink(f"sqlite+aiosqlite:///{path}", table="stored", columns=("v",))
+        sink = SqlSink(f"sqlite:///{path}", table="stored", columns=("v",))
         if await _written(sink, value):
             return REFUSED
         with engine.connect() as con:

@@ -69,9 +69,10 @@ def test_every_sink_of_json_stores_the_same(
         await check(ElasticsearchSink(access, index="i", compression=None))
         await check(KafkaSink(topic, bootstrap=broker.bootstrap))
         await check(NatsSink(f"{stream}.a", servers=embedded_nats.url))
-        await check(RedisSink(store, list="l"))
+        await check(RedisSink(store, stream="s", fields=lambda item: {"value": item}))
         with redis_py.Redis.from_url(store) as client:
-            lines: Any = client.lrange("l", 0, -1)
+            entries: Any = client.xrange("s")
+        lines = [fields[b"value"] for _, fields in entries]
         texts = [bodies[0], bodies[-1].splitlines()[-1], *lines]
         texts += [each.data for each in await read(embedded_nats, stream)]
         texts += await moved(broker, topic, lambda message: message.value, 1)

@@ -56,9 +56,3 @@ class TestNatsSinkSubjects(TestNatsSink):
             headers=lambda item: {"number": str(item["n"])},
             stream=stream,
         )
-
-
-class TestNatsSinkCore(TestNatsSink):
-    """Without acknowledgements from JetStream; a stream still stores the messages."""
-
-    options: ClassVar[dict[str, Any]] = {"delivery": "core"}

@@ -80,12 +80,11 @@ async def test_an_item_has_its_sequence_as_details(
         ({"headers": lambda item: item}, {"a": 1}, "is int; expected a string"),
         ({"headers": lambda item: item}, {"nats-msg-id": "1"}, "use message_id="),
         ({"headers": lambda item: item}, {"Nats-Expected-Stream": "1"}, "use stream="),
+        ({"headers": lambda item: item}, {"nats-expected-last-sequence": "1"}, "sent again"),
         ({"headers": lambda item: item}, 7, "not iterable"),
         ({"message_id": lambda item: item}, "a\nb", "the message id has a line break"),
         ({"message_id": lambda item: item}, True, "the message id is bool"),
         ({"value": lambda item: item}, 7, "the value is int"),
-        ({"expected_last_subject_sequence": lambda item: item}, -1, "expected a whole number"),
-        ({"expected_last_subject_sequence": lambda item: item}, True, "expected a whole number"),
         ({"value": "missing"}, {"n": 1}, "KeyError"),
     ],
 )
@@ -178,41 +177,16 @@ async def test_without_ids_a_repeated_write_is_stored_again(
     assert len(await read(embedded_nats, stream)) == 2
 
 
-async def test_another_last_sequence_is_the_items_own_error(
-    embedded_nats: EmbeddedNats, real_clock: LoopClock
-) -> None:
-    stream = await new_stream(embedded_nats)
-    made = sink(
-        embedded_nats, lambda item: f"{stream}.{item['of']}", expected_last_subject_sequence="at"
-    )
-    items = [
-        {"of": "a", "at": 0},
-        {"of": "a", "at": 0},
-        {"of": "a", "at": 1},
-        {"of": "b", "at": None},
-    ]
-    async with made:
-        errors = await send(made, RowBatch(items))
-    assert list(errors) == [1]
-    assert type(errors[1]) is PermanentError
-    assert "wrong last sequence: 1" in str(errors[1])
-    assert [each.item for each in await read(embedded_nats, stream)] == [
-        items[0],
-        items[2],
-        items[3],
-    ]
-
-
 async def test_nothing_is_stored_behind_a_refused_item_of_its_key(
     embedded_nats: EmbeddedNats, real_clock: LoopClock
 ) -> None:
     """consumer/C: order per key; refused by the server, not by the sink."""
-    stream = await new_stream(embedded_nats)
-    made = sink(embedded_nats, f"{stream}.a", expected_last_subject_sequence=lambda i: i.get("at"))
+    stream = await new_stream(embedded_nats, max_msg_size=200)
+    made = sink(embedded_nats, f"{stream}.a")
     items: list[dict[str, Any]] = [
         {"k": "a", "n": 0},
         {"k": "b", "n": 1},
-        {"k": "a", "n": 2, "at": 77},
+        {"k": "a", "n": 2, "long": "x" * 200},
         {"k": "a", "n": 3},
         {"k": "b", "n": 4},
         {"k": "a", "n": 5},
@@ -254,8 +228,6 @@ async def test_messages_of_a_key_keep_their_order_and_keys_are_sent_side_by_side
         ({"subject_field": ""}, "subject_field=''"),
         ({"subject": "a", "value": 7}, "value=7"),
         ({"subject": "a", "stream": "a.b"}, "stream='a.b': must be a stream name"),
-        ({"subject": "a", "delivery": "best"}, "delivery='best': must be one of"),
-        ({"subject": "a", "delivery": "core", "stream": "S"}, "stream='S': needs delivery"),
         ({"subject": "a", "max_in_flight": 0}, "max_in_flight=0"),
         ({"subject": "a", "ack_timeout": -1}, "ack_timeout=-1"),
         ({"subject": "a", "deduplicate": 1}, "deduplicate=1: must be True or False"),
@@ -281,6 +253,4 @@ def test_a_description_shows_no_secret_and_travels() -> None:
     made = NatsSink("a.b", servers="nats://app:s3cret@host:4222", password="s3cret")
     assert repr(made) == "NatsSink('a.b', servers='nats://host:4222')"
     assert repr(pickle.loads(pickle.dumps(made))) == repr(made)
-    assert repr(NatsSink(lambda _: "a", servers="h", delivery="core")) == (
-        "NatsSink(..., servers='h', delivery=\"core\")"
-    )
+    assert repr(NatsSink(lambda _: "a", servers="h")) == "NatsSink(..., servers='h')"

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.nats.sink.nats_help import Written, count, new_stream, plain, read
+from tests.nats.sink.nats_help import Written, count, new_stream, read
 
 from sluicegate import (
     Batcher,
@@ -265,55 +265,3 @@ async def test_an_ordinary_outage_logs_nothing_of_the_client(
     await under_load(own, "killed", 200, items=1_000)
     assert not [each for each in caplog.records if each.name.startswith("nats")]
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
-
-
-async def test_core_messages_reach_those_who_listen(
-    own: EmbeddedNats, real_clock: LoopClock
-) -> None:
-    received: list[bytes] = []
-    async with plain(own) as client:
-
-        async def note(message: Any) -> None:
-            received.append(message.data)
-
-        await client.subscribe("core.>", cb=note)
-        await client.flush()
-        await client.flush()
-        async with NatsSink("core.a", servers=own.url, delivery="core", **FAST) as sink:
-            assert await send(sink, RowBatch([b"1", b"2"])) == {}
-            await client.flush()
-    assert received == [b"1", b"2"]
-
-
-async def test_a_core_message_without_an_answer_to_its_ping_is_unknown(
-    own: EmbeddedNats, real_clock: LoopClock
-) -> None:
-    async with NatsSink("core.a", servers=own.url, delivery="core", **FAST) as sink:
-        own.pause()
-        errors = await Written([b"1"]).write(sink)
-        assert type(errors[0]) is UnknownOutcomeError
-        own.resume()
-        assert await Written([b"2"]).write(sink) == {}
-
-
-async def test_a_lost_connection_ends_the_wait_for_a_ping_at_once(
-    own: EmbeddedNats, real_clock: LoopClock
-) -> None:
-    async with NatsSink("core.a", servers=own.url, delivery="core", **fast(60)) as sink:
-        own.pause()
-        written = Written([b"1"])
-        writing = asyncio.ensure_future(written.write(sink))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        own.kill()
-        assert type((await writing)[0]) is UnknownOutcomeError
-        assert type((await written.write(sink))[0]) is UnavailableError
-
-
-async def test_core_messages_are_sent_in_parts(own: EmbeddedNats, real_clock: LoopClock) -> None:
-    stream = await new_stream(own)
-    async with NatsSink(f"{stream}.a", servers=own.url, delivery="core") as sink:
-        assert await send(sink, RowBatch([bytes(1_000_000)] * 20)) == {}
-    async with asyncio.timeout(10.0):
-        while await count(own, stream) < 20:
-            pass  # the server has all of them, and the stream stores them later

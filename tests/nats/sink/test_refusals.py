@@ -18,7 +18,6 @@ from tests.nats.sink.nats_help import Written, context_of, count, new_stream, pl
 from sluicegate import (
     Batcher,
     ConfigError,
-    Outcome,
     PermanentError,
     RefusedError,
     Retry,
@@ -29,10 +28,9 @@ from sluicegate import (
     send,
     stack,
 )
-from sluicegate.errors import TimedOutError, UnverifiableError
+from sluicegate.errors import TimedOutError
 from sluicegate.nats import NatsSink
 from sluicegate.nats.sink import channel
-from sluicegate.nats.sink.messages import PublishAck
 from sluicegate.testing import embedded_nats as start_nats
 from sluicegate.testing.servers.require import there_or_skip
 
@@ -94,8 +92,9 @@ async def test_a_user_who_may_not_ask_for_jetstream_is_told_of_both_repairs(
 async def test_a_denial_that_belongs_to_no_message_is_logged(
     real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with there_or_skip("nats", start_nats(users("a.b"))) as server:
-        made = sink(server, "a.b", delivery="core", **APP)
+    with there_or_skip("nats", start_nats(users("*.a"))) as server:
+        stream = await new_stream(server, login=ADMIN)
+        made = sink(server, f"{stream}.a", **APP)
         async with made:
             assert made._channel is not None
             client = await made._channel.ready()
@@ -191,16 +190,6 @@ async def test_subjects_that_differ_in_their_case_are_not_told_apart(
             errors = await send(made, RowBatch(["a", "A"]))
     assert isinstance(errors[1], (UnknownOutcomeError, RefusedError))
     assert all(isinstance(each, UnknownOutcomeError) for i, each in errors.items() if i == 0)
-
-
-async def test_a_core_message_that_is_denied_is_told(real_clock: LoopClock) -> None:
-    with there_or_skip("nats", start_nats(users("Allowed.>", subscribe="none"))) as server:
-        made = sink(server, lambda item: item, value=lambda _: b"", delivery="core", **APP)
-        async with made:
-            errors = await send(made, RowBatch(["Allowed.a", "Denied.a", "Allowed.b", "Denied.a"]))
-    assert sorted(errors) == [1, 3]
-    assert isinstance(errors[1], RefusedError)
-    assert errors[1].repair == "allow the user to publish to 'Denied.a'"
 
 
 async def test_a_user_who_gets_no_answers_is_refused_when_opening(real_clock: LoopClock) -> None:
@@ -307,72 +296,6 @@ async def test_another_subscriber_that_answers_is_not_taken_for_a_stream(
         error = await refused(sink(embedded_nats, "service.a"), {"n": 1})
     assert type(error) is UnknownOutcomeError
     assert "does another subscriber reply" in str(error)
-
-
-async def lost_answer(
-    made: NatsSink,
-    written: Written,
-    server: EmbeddedNats,
-    stream: str,
-    clock: LoopClock,
-    **login: Any,
-) -> None:
-    """Start a write, and cancel it when the message is stored."""
-    write = asyncio.ensure_future(written.write(made))
-    for _ in range(3):
-        await clock.sleep(0)
-    write.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await write
-    assert written.batch.maybe_applied == {0}
-    async with plain(server, **login) as client:
-        while not (await context_of(client).stream_info(stream)).state.messages:
-            pass
-
-
-async def test_a_message_with_an_expected_sequence_is_found_after_a_lost_answer(
-    embedded_nats: EmbeddedNats, real_clock: LoopClock
-) -> None:
-    """JetStream checks the expected sequence before the id."""
-    stream = await new_stream(embedded_nats)
-    made = sink(embedded_nats, f"{stream}.a", expected_last_subject_sequence=lambda _: 0)
-    written = Written([{"n": 1}])
-    async with made:
-        await lost_answer(made, written, embedded_nats, stream, real_clock)
-        assert await written.write(made) == {}
-    assert written.books.outcomes == {0: Outcome.DUPLICATE}
-    assert written.books.details == {0: PublishAck(stream, 1, duplicate=True)}
-    assert await count(embedded_nats, stream) == 1
-
-
-async def test_another_message_behind_it_leaves_the_outcome_unknown(
-    embedded_nats: EmbeddedNats, real_clock: LoopClock
-) -> None:
-    stream = await new_stream(embedded_nats)
-    made = sink(embedded_nats, f"{stream}.a", expected_last_subject_sequence=lambda _: 0)
-    written = Written([{"n": 1}])
-    async with made:
-        await lost_answer(made, written, embedded_nats, stream, real_clock)
-        async with plain(embedded_nats) as client:
-            await context_of(client).publish(f"{stream}.a", b"")
-        errors = await written.write(made)
-    assert type(errors[0]) is UnverifiableError
-    assert "wrong last sequence: 2" in str(errors[0])
-
-
-async def test_a_user_who_may_not_look_leaves_the_outcome_unknown(
-    real_clock: LoopClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(channel, "ASKS_WITHIN", 0.1)
-    with there_or_skip("nats", start_nats(users("*.a"))) as server:
-        stream = await new_stream(server, login=ADMIN)
-        made = sink(server, f"{stream}.a", expected_last_subject_sequence=lambda _: 0, **APP)
-        written = Written([{"n": 1}])
-        async with made:
-            await lost_answer(made, written, server, stream, real_clock, **ADMIN)
-            errors = await written.write(made)
-    assert type(errors[0]) is UnverifiableError
-    assert caplog.records == []
 
 
 async def test_a_refusal_is_repaired_while_the_batcher_waits(

@@ -7,7 +7,6 @@ White box: the tables of letters and of state are prepared by the same check.
 from __future__ import annotations
 
 import datetime as dt
-import warnings
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,6 @@ from tests.postgres.sink.postgres_help import batch_of, database  # noqa: E402
 from sluicegate import ArrowBatch, send  # noqa: E402
 from sluicegate.postgres.letters.store import prepare  # noqa: E402
 from sluicegate.postgres.state.table import StateTable  # noqa: E402
-from sluicegate.sql import SqlSink  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -119,20 +117,3 @@ async def test_tables_of_letters_and_of_state_are_recognised(
                 await StateTable(table="printed_state", schema=None, column="bytea").examine(con)
         finally:
             await con.close()
-
-
-async def test_a_sql_sink_knows_the_types(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
-) -> None:
-    pytest.importorskip("sqlalchemy")
-    shape = "id int PRIMARY KEY, day date, days date[], word jsonb, data bytea"
-    async with database(embedded_postgres.dsn, shape) as db, printed(db, SETTINGS[0]) as dsn:
-        url = dsn.replace("postgresql:", "postgresql+asyncpg:")
-        names = ("id", "day", "days", "word", "data")
-        good = (DAY, [DAY], {"a": 1}, b"b")
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            async with SqlSink(url, table=db.table, columns=names) as sink:
-                rows = [(0, *good), (1, AT, *good[1:]), (2, DAY, [AT], *good[2:])]
-                assert (await send(sink, batch_of(rows))).keys() == {1, 2}
-        assert await db.rows("1") == [(0, DAY, [DAY], '{"a": 1}', b"b")]

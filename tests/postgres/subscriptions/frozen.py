@@ -16,11 +16,11 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from tests.children import child
+from tests.conformance.sqlite_subscriptions import SQLiteSubscriptions
 
 from sluicegate._core.subscriptions import SLOTS, SubscriptionStart, slot_lock
 from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Move, Position
-from sluicegate.files import SQLiteSubscriptions
 from sluicegate.postgres import PostgresSubscriptions
 
 if TYPE_CHECKING:

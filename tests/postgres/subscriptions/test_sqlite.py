@@ -10,12 +10,11 @@ from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance.sqlite_subscriptions import SQLiteSubscriptions, _File
 from tests.postgres.subscriptions.frozen import LOCK, NAME, START, MovedClock, frozen_holder, moves
 
 from sluicegate import ClosedError, ConfigError
 from sluicegate.consumer import Position
-from sluicegate.files import SQLiteSubscriptions
-from sluicegate.files.subscriptions import _File
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,7 +92,7 @@ async def test_a_file_that_cannot_be_used_is_refused_at_opening(
 async def test_a_call_waits_for_other_processes_no_longer_than_it_may(
     tmp_path: Path, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluicegate.files.subscriptions.BUSY", 0.01)
+    monkeypatch.setattr("tests.conformance.sqlite_subscriptions.BUSY", 0.01)
     path = tmp_path / "subscriptions"
     other = sqlite3.connect(path, isolation_level=None)
     async with SQLiteSubscriptions(path) as mine:

@@ -85,13 +85,13 @@ url = "ftp://letters"
 kind = "udp"
 hosts = "statsd.internal"
 port = 8125
-encode = "line"
+timeout = 2.0
 max_datagram = 512
 """,
         mistakes=["it.host: is missing", "it.hosts: is unknown to udp; did you mean 'host'?"],
         right={"hosts": "host"},
         explained=[
-            "sink    it: udp(host='statsd.internal', port=8125, encode='line'",
+            "sink    it: udp(host='statsd.internal', port=8125, ",
             "at most once: the arrival of a datagram is unknown",
         ],
     ),
@@ -99,7 +99,7 @@ max_datagram = 512
         declared="""\
 [sinks.it]
 kind = "sql"
-url = "mysql+asyncmy://app:much-too-secret@host/shops"
+url = "mysql+pymysql://app:much-too-secret@host/shops"
 table = "shops"
 on_conflict = "replace"
 engine_options = { connect_args = { init_command = "another-secret" } }
@@ -110,7 +110,7 @@ table = "shops"
 """,
         mistakes=[
             "it.on_conflict: on_conflict='replace': must be one of 'error', 'ignore', 'update'",
-            "nowhere.url: url='oracle': must be PostgreSQL, MySQL, MariaDB or SQLite; write your ",
+            "nowhere.url: url='oracle': must be MySQL, MariaDB or SQLite; write your ",
         ],
         right={"replace": "ignore"},
         explained=["sink    it: sql(url=..., table='shops', on_conflict='ignore'"],
@@ -128,7 +128,6 @@ client_options = { ssl_password = "another-secret" }
 [sinks.nowhere]
 kind = "redis"
 stream = "s"
-list = "l"
 """,
         mistakes=[
             "it.maxlen: maxlen=0: must be a whole number of at least 1",
@@ -164,12 +163,11 @@ subject = "a.*"
         ],
         right={
             "shopp": "shop",
-            "max_reconnect_attempts = 3\nack_timeout = 0": 'delivery = "core"',
+            "max_reconnect_attempts = 3\nack_timeout = 0": "ack_timeout = 2",
             "cafil ": "cafile ",
         },
         explained=[
             "sink    it: nats(subject_field='shop'",
-            "at most once: messages are not stored for absent subscribers",
         ],
     ),
 }

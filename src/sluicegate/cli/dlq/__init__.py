@@ -11,8 +11,6 @@ from ..._core.public import later
 if TYPE_CHECKING:
     from ...files.letters import FileStore
     from ...kafka.letters import KafkaStore
-    from ...objects.letters import ObjectStore
-    from ...objects.store import SCHEMES
     from ...postgres.client.names import table_name
     from ...postgres.letters.store import PostgresStore, Prepared, prepare
 else:
@@ -21,18 +19,14 @@ else:
         {
             "..files.letters": ["FileStore"],
             "..kafka.letters": ["KafkaStore"],
-            "..objects.store": ["SCHEMES"],
-            "..objects.letters": ["ObjectStore"],
             "..postgres.client.names": ["table_name"],
             "..postgres.letters.store": ["Prepared", "prepare", "PostgresStore"],
         },
     )
 
 __all__ = [
-    "SCHEMES",
     "FileStore",
     "KafkaStore",
-    "ObjectStore",
     "PostgresStore",
     "Prepared",
     "prepare",

@@ -1,7 +1,6 @@
 """The arguments of `sluicegate dlq`: the store, the selection of letters, and the rest.
 
-A store is a PostgreSQL DSN, a URL of a Kafka topic or of objects, or the path of a file or of a
-spool.
+A store is a PostgreSQL DSN, a URL of a Kafka topic, or the path of a file or of a spool.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ...letters.store import StoreError
 from ..console import UseError
 from ..parser import DSN, count, when
 from ..spool.letters import SpoolStore, is_spool
-from . import SCHEMES, FileStore, ObjectStore, PostgresStore, table_name
+from . import FileStore, PostgresStore, table_name
 
 if TYPE_CHECKING:
     import argparse
@@ -52,8 +51,8 @@ def dlq_options(parser: Parser) -> None:
         command.add_argument(
             "store",
             help="path of a file written by FileSink, or of a spool; postgresql://...; "
-            "kafka://HOST:PORT/TOPIC written by KafkaSink; or s3://..., gs://..., az://... or "
-            "file://... written by ObjectSink; missing parts come from PG*, AWS_* and similar variables",
+            "kafka://HOST:PORT/TOPIC written by KafkaSink; missing parts come from PG* and KAFKA_* "
+            "variables",
         )
         _table_options(command)
         if name == "show":
@@ -202,13 +201,10 @@ def selection_of(options: argparse.Namespace) -> Selection:
 def store_of(name: str, table: str, schema: str | None) -> Store:
     """Return the store of dead letters with this name, not opened.
 
-    A URL of objects is an `ObjectStore`, one of a topic a `KafkaStore`, a PostgreSQL DSN a
-    `PostgresStore` with this table and schema, and anything else the path of a `SpoolStore` or a
-    `FileStore`. Raises `StoreError` for a URL of another
-    scheme, and `ConfigError` for a bad table.
+    A URL of a topic is a `KafkaStore`, a PostgreSQL DSN a `PostgresStore` with this table and
+    schema, and anything else the path of a `SpoolStore` or a `FileStore`. Raises `StoreError` for
+    any other URL, and `ConfigError` for a bad table.
     """
-    if is_url_of_objects(name):
-        return ObjectStore(name)
     if is_topic(name):
         from . import KafkaStore  # loads its client
 
@@ -242,18 +238,13 @@ def is_topic(name: str) -> bool:
     return name.startswith("kafka:")
 
 
-def is_url_of_objects(name: str) -> bool:
-    """Return whether it names a folder of an object store."""
-    return name.partition("://")[0] in SCHEMES
-
-
 def path_of(name: str) -> Path:
     """Return the path of a file. Raises `StoreError`."""
     if not name:
         raise StoreError(f"the name of the store is empty; {UNSET}")
-    if hide(name) != name or "\0" in name:
+    if hide(name) != name or "://" in name or "\0" in name:
         raise StoreError(
-            f"{hide(name)}: a store is the path of a file, or begins with postgresql://, "
-            "kafka://, or with s3://, gs://, az:// or file:// for objects"
+            f"{hide(name)}: a store is the path of a file, or begins with postgresql:// "
+            "or kafka://; copy objects to a file first"
         )
     return Path(name)

@@ -36,7 +36,6 @@ from . import prepare
 from .arguments import (
     is_dsn,
     is_topic,
-    is_url_of_objects,
     path_of,
     selection_of,
     store_of,
@@ -266,9 +265,6 @@ async def init(options: argparse.Namespace) -> int:
     """
     if is_topic(options.store):
         say("nothing to do: the first replay creates the topic of its notes, TOPIC.replayed")
-        return OK
-    if is_url_of_objects(options.store):
-        say(f"{options.store}: nothing to do, ObjectSink needs no preparation")
         return OK
     if not is_dsn(options.store):
         path = path_of(options.store)

@@ -1,15 +1,14 @@
 """Files in NDJSON, CSV and Parquet as a source of consumers.
 
-- `source`, `options`; `subscription`: the open source; `holding`: the files of this process.
-- `catalog`: the files of a subscription; `finding`: the files in the folder.
+- `source`, `options`; `reading`: the open source.
+- `state`: the files of a subscription and their positions; `finding`: the files in the folder.
 - `readers`, `parquet_rows`: rows by format.
 """
 
 from ..._core.public import publish_all
-from ..subscriptions import SQLiteSubscriptions
 from .readers import UnreadFiles
 from .source import FileSource
 
-__all__ = ["FileSource", "SQLiteSubscriptions", "UnreadFiles"]
+__all__ = ["FileSource", "UnreadFiles"]
 
 publish_all(__name__, "sluicegate.files")

@@ -29,8 +29,6 @@ class FileOptions:
     encoding: str
     files_at_once: int
     max_row_bytes: int
-    ends: bool
-    poll: float
 
     def keys(self, path: str) -> Callable[[Any], object]:
         """Return the function from a value of this file to its key."""

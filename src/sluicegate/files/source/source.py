@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import codecs
+import os
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._core import checks
 from ..._core.checks import bad
-from ..._core.errors import ClosedError, ConfigError
+from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
-from ..._core.opening import only_user, opened
-from ..._core.source import SourceCapabilities, Troubles
-from ..._core.subscriptions import KeptWithLog, SubscriptionState
-from ..subscriptions import SQLiteSubscriptions
+from ..._core.opening import only_user
+from ..._core.runtime.threads import in_thread
+from ..._core.source import SourceCapabilities
 from .finding import FileSet, need_pyarrow
-from .holding import logger
 from .options import FileOptions
-from .subscription import OpenFiles
+from .reading import OpenFiles
+from .state import FileState
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-    from datetime import timedelta
     from typing import Literal
 
-    from ..._core.clock import Clock
     from ..._core.source import ClaimHost, Fetched, Position, SourceClaim
 
 STATE = ".sluicegate.sqlite"
 """Name of the file with the positions, in the directory of the files."""
 _FORMATS = ("auto", "ndjson", "csv", "parquet")
-LEASE = 10.0
-"""Default lease in seconds, after which the files of a process that died are free."""
-_ELSEWHERE = (
-    "{}. Pass state=SQLiteSubscriptions(...) to keep the positions outside of the directory of the "
-    "files"
-)
 
 
 @known_arguments()
@@ -49,12 +40,12 @@ class FileSource:
     timestamp is the modification time of the file. The value is a line of NDJSON in bytes,
     unchanged, or a row of CSV or Parquet as a `dict`.
 
-    A file is recorded when it is found. If its content changes later, if it vanishes before it is
-    finished, or if it is truncated or damaged, it is reported by name. The rows before the damage
-    and all other files are delivered. A source that ends raises `UnreadFiles` after all deliveries.
-    A source that does not end reports the file, and continues when it is repaired. Finished files
-    may be removed. Compressed data has its checksum at its end, so damage may be detected after
-    damaged rows were delivered.
+    The files that exist when the source is opened are read, and the source ends. A file is recorded
+    when it is found. If its content changes later, if it vanishes before it is finished, or if it
+    is truncated or damaged, it is reported by name: the source raises `UnreadFiles` at its end,
+    after all deliveries. The rows before the damage and all other files are delivered. Finished
+    files may be removed. Compressed data has its checksum at its end, so damage may be detected
+    after damaged rows were delivered.
 
     Files and directories whose names begin with `.` or `_`, or end in `.tmp`, `.temp`, `.part` or
     `.partial`, are skipped. Write a file under such a name and rename it when it is complete.
@@ -66,36 +57,28 @@ class FileSource:
             further suffix `.gz`, `.zst` or `.zstd`.
         key: the column with the key, or a function from the value of a record to its key; default:
             no keys. A column of NDJSON is a field of the object; a line without it has no key.
-        subscription: a name shared by all processes that read the files together; default
-            `"backfill"`. A new name reads all files again.
-        state: the storage of the positions, `SQLiteSubscriptions` or `MemorySubscriptions`;
-            default: SQLite in the file `.sluicegate.sqlite` in the directory, with leases of 10
-            seconds. If it has locks, several processes can share the files. Each file is read by
-            one process at a time, and the files of a killed process are free when its lease
-            expires. Without locks only one process may read them.
-        files_at_once: the most files that this process holds at a time, in the order of their
-            paths. A file is held until all its rows are settled and its position is committed. With
-            1 (default) and one process, records with equal keys are in order across all files;
-            otherwise within each file.
+        subscription: the name under which the positions are stored; default `"backfill"`. A new
+            name reads all files again.
+        state: the path of the SQLite file with the positions; default: `.sluicegate.sqlite` in the
+            directory. It is locked while the source is open: one process reads the files.
+        files_at_once: the most files to read at a time, in the order of their paths. The next file
+            begins when all rows of one are settled and its position is committed. With 1 (default)
+            records with equal keys are in order across all files; otherwise within each file.
         csv_options: any options of `csv.DictReader`, such as `{"delimiter": ";"}`, or `fieldnames`
             for files without a header. Quoting is strict by default. A field is limited by
             `csv.field_size_limit()`, which is 131,072 characters unless the application sets it.
         encoding: the encoding of CSV files; default UTF-8.
         max_row_bytes: the most bytes in a line of NDJSON or a row of CSV; default 16 MiB. A longer
             row is damage.
-        ends: whether the source ends when all files are read; default `True`.
-        poll: seconds between checks for new files; default 1.
-        clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` for `format="parquet"` without
     pyarrow. Used by one consumer at a time, on one loop. The constructor accesses no file. Opening
-    does so in a thread. It raises `ConfigError` if the source ends and there is no file to read, or
-    if the format of a file is unknown, and `MissingExtra` if the package for a file is missing.
+    does so in a thread. It raises `ConfigError` if there is no file to read, if the format of a file
+    is unknown, or if another process has locked the state, and `MissingExtra` if the package for a
+    file is missing.
     """
 
-    capabilities = SourceCapabilities(
-        batches=True, shares="partitions", cooperative=True, metadata=True
-    )
+    capabilities = SourceCapabilities(batches=True, metadata=True)
 
     def __init__(
         self,
@@ -104,14 +87,11 @@ class FileSource:
         format: Literal["auto", "ndjson", "csv", "parquet"] = "auto",  # noqa: A002  # the natural name
         key: str | Callable[[Any], object] | None = None,
         subscription: str = "backfill",
-        state: SubscriptionState | None = None,
+        state: str | os.PathLike[str] | None = None,
         files_at_once: int = 1,
         csv_options: Mapping[str, Any] | None = None,
         encoding: str = "utf-8",
         max_row_bytes: int = 16 << 20,
-        ends: bool = True,
-        poll: float | timedelta = 1.0,
-        clock: Clock | None = None,
     ) -> None:
         chosen = checks.choice("format", format, _FORMATS)
         if chosen == "parquet":
@@ -128,12 +108,8 @@ class FileSource:
             encoding=_checked_encoding(encoding),
             files_at_once=checks.count("files_at_once", files_at_once),
             max_row_bytes=checks.count("max_row_bytes", max_row_bytes),
-            ends=checks.flag("ends", ends),
-            poll=checks.seconds("poll", poll, usual=checks.LONG_DELAY),
         )
-        _check_state(state)
-        self._state = state
-        self._clock = checks.checked_clock(clock)
+        self._state = None if state is None else Path(checks.text("state", os.fspath(state)))
         self._files: OpenFiles | None = None
 
     @property
@@ -143,32 +119,24 @@ class FileSource:
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
-        """Read in the background; at exit, end the claims and release the files.
+        """Read in the background; at exit, end the claims and unlock the state.
 
-        Raises `ConfigError` if it is already open, and it and `MissingExtra` as described
-        for the class, and the errors of the state.
+        Raises `ConfigError` if it is already open, and it and `MissingExtra` as described for the
+        class.
         """
         options = self._options
         async with AsyncExitStack() as stack:
             stack.enter_context(only_user(self))
-            state = self._state or self._usual_state()
-            try:
-                await stack.enter_async_context(opened(state))
-            except ConfigError as error:
-                if self._state is None:
-                    raise ConfigError(_ELSEWHERE.format(error)) from error
-                raise
-            troubles = Troubles(host, options.subscription, logger)
-            files = self._files = OpenFiles(options, state, host, self._clock, troubles)
+            root = options.files.root
+            if self._state is None and not root.is_dir():
+                raise bad("path", str(options.files), f"there is no directory {root}")
+            state = FileState(self._state or root / STATE, options.subscription)
+            await in_thread(state.open)
+            stack.push_async_callback(in_thread, state.close)
+            files = self._files = OpenFiles(options, root, state, host)
             stack.callback(self._forget)
             await stack.enter_async_context(files.running())
             yield
-
-    def _usual_state(self) -> SubscriptionState:
-        root = self._options.files.root
-        if not root.is_dir():
-            raise bad("path", str(self._options.files), f"there is no directory {root}")
-        return SQLiteSubscriptions(root / STATE, lease=LEASE)
 
     def _forget(self) -> None:
         self._files = None
@@ -176,13 +144,12 @@ class FileSource:
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
         """Deliver rows of these files.
 
-        Raises `UnreadFiles` at the end of a source that ends if some files could not be read, and
-        `ConfigError` or `MissingExtra` for a new file whose format is unknown or unsupported.
+        Raises `UnreadFiles` at the end if some files could not be read, and `sqlite3.Error`.
         """
         return await self._open().fetch(claims, most)
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Store positions and maps. Raises the errors of the state."""
+        """Store positions and maps. Raises `sqlite3.Error`."""
         return await self._open().commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
@@ -197,14 +164,6 @@ class FileSource:
     def __repr__(self) -> str:
         options = self._options
         return f"FileSource({str(options.files)!r}, subscription={options.subscription!r})"
-
-
-def _check_state(state: object) -> None:
-    if not (state is None or isinstance(state, SubscriptionState)):
-        raise bad("state", state, "must implement SubscriptionState")
-    if isinstance(state, KeptWithLog):
-        rule = "is only for the log in its schema, whose retention uses it; pass another state"
-        raise bad("state", state, rule)
 
 
 def _checked_encoding(encoding: str) -> str:

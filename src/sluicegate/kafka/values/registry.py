@@ -202,9 +202,8 @@ class RegistryClient:
         """The schema at a path such as `/schemas/ids/7`, with its references. Raises
         `PermanentError` if there is none, or if it is not of this kind.
         """
-        query = "?format=serialized" if kind == "PROTOBUF" else ""
         try:
-            found = await self._schema(path, query, {})
+            found = await self._schema(path, {})
         except _Unknown as error:
             raise PermanentError(f"{self!r} does not know the schema {path}") from error
         if found.kind != kind:
@@ -280,27 +279,23 @@ class RegistryClient:
         finally:
             del self._running[flight]
 
-    async def _schema(self, path: str, query: str, seen: dict[str, Schema]) -> Schema:
+    async def _schema(self, path: str, seen: dict[str, Schema]) -> Schema:
         if path not in seen:
             if len(seen) > _MAX_REFERENCES:
                 raise PermanentError(
                     f"{self!r}: the schema has more than {_MAX_REFERENCES} references"
                 )
             seen[path] = Schema("", "")  # a reference to itself ends here
-            seen[path] = await self._with_references(
-                await self._request("GET", path + query), query, seen
-            )
+            seen[path] = await self._with_references(await self._request("GET", path), seen)
         return seen[path]
 
-    async def _with_references(
-        self, answer: Mapping[str, Any], query: str, seen: dict[str, Schema]
-    ) -> Schema:
+    async def _with_references(self, answer: Mapping[str, Any], seen: dict[str, Schema]) -> Schema:
         given = tuple(cast("list[Mapping[str, Any]]", answer.get("references") or ()))
         references: list[Reference] = []
         for each in given:
             subject, version = _checked(each, "subject", str), _checked(each, "version", int)
             path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
-            schema = await self._schema(path, query, seen)
+            schema = await self._schema(path, seen)
             references.append(Reference(_checked(each, "name", str), schema))
         return Schema(_kind(answer), _checked(answer, "schema", str), tuple(references), given)
 

@@ -30,7 +30,7 @@ from ..._core.errors import (
 from ..._core.logs import log_safely
 from ..connection import ConnectionEvents, close, connect, is_login, reason_of
 from ..errors import NOT_ENABLED
-from .messages import Refusal, has_line, parse_reply
+from .messages import Refusal, parse_reply
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -45,9 +45,7 @@ logger = logging.getLogger("sluicegate.nats")
 ASKS_WITHIN = 1.0
 """Timeout in seconds of queries that clarify a reply."""
 _INFO = "$JS.API.INFO"
-_GET = "$JS.API.STREAM.MSG.GET."
-_ASKED = (_INFO.lower(), _GET.lower())
-"""The queries for which a user needs no permission."""
+"""A query for which a user needs no permission."""
 
 
 class AckWaiter(Protocol):
@@ -119,11 +117,10 @@ class UnansweredMessages:
 class PublishChannel:
     """The connection of an open sink. Used in one event loop."""
 
-    def __init__(self, options: NatsOptions, name: str, *, replies: bool) -> None:
+    def __init__(self, options: NatsOptions, name: str) -> None:
         self.waiting = UnansweredMessages()
         self._options = options
         self._name = name
-        self._replies = replies
         self._client: PatientClient | None = None
         self._inbox = ""
         self._opening = asyncio.Lock()
@@ -137,20 +134,19 @@ class PublishChannel:
         return self._inbox
 
     async def open(self) -> None:
-        """Connect and, for replies, subscribe to the inbox. Suspends; raises the sink's errors."""
+        """Connect, and subscribe to the inbox. Suspends; raises the sink's errors."""
         events = ConnectionEvents(
             lost=self._on_lost, back=self._on_back, denied=self._on_denied, error=self._note_error
         )
         client = await connect(self._options, events)
         try:
-            if self._replies:
-                self._denied = None
-                self._inbox = f"{client.new_inbox()}."
-                await client.subscribe(f"{self._inbox}*", cb=self._reply)  # pyright: ignore[reportUnknownMemberType]
-                self._client = client
-                await self.flush(self._options.connect_timeout)
-                if self._denied is not None:
-                    raise self._denied
+            self._denied = None
+            self._inbox = f"{client.new_inbox()}."
+            await client.subscribe(f"{self._inbox}*", cb=self._reply)  # pyright: ignore[reportUnknownMemberType]
+            self._client = client
+            await self.flush(self._options.connect_timeout)
+            if self._denied is not None:
+                raise self._denied
         except BaseException:
             self._client = None
             await close(client)
@@ -240,23 +236,6 @@ class PublishChannel:
         answer = parse_reply(reply.data, reply.headers)
         return not (isinstance(answer, Refusal) and answer.err_code in NOT_ENABLED)
 
-    async def has_message(self, stream: str, sequence: int, line: str) -> bool:
-        """Whether the stream's message with this sequence has this header line; `False` also if
-        unknown.
-
-        Suspends for at most `ASKS_WITHIN`.
-        """
-        client = self._client
-        if client is None:
-            return False
-        asked = f'{{"seq":{sequence}}}'.encode()
-        try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + ASKS_WITHIN):
-                reply = await client.request(f"{_GET}{stream}", asked, timeout=ASKS_WITHIN)
-        except Exception:  # no permission, no answer, no connection
-            return False
-        return has_line(reply.data, line)
-
     # -- events -------------------------------------------------------------------------------------
 
     async def _reply(self, message: Msg) -> None:
@@ -294,6 +273,6 @@ class PublishChannel:
                 f"{place} does not allow replies to the sink's inbox", repair=denied.repair
             )
             self.waiting.take(number, error)
-        elif not self.waiting.deny(denied, place) and not denied.subject.startswith(_ASKED):
+        elif not self.waiting.deny(denied, place) and not denied.subject.startswith(_INFO.lower()):
             told = f"{place} does not allow the sink to {denied.what} to {denied.subject!r}"
             log_safely(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)

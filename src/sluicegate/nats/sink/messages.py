@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Mapping
@@ -18,16 +17,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from uuid import UUID
 
-from ..._core.errors import UnknownOutcomeError, UnverifiableError
+from ..._core.errors import UnknownOutcomeError
 from ..._core.text import repr_of
 from ..._core.trace_context import NO_TRACE, unless_given
 from ..._core.values.encoding import all_to_json, item_error, to_json
-from ..errors import NO_RESPONDERS, WRONG_LAST_SEQUENCE, api_error
+from ..errors import NO_RESPONDERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..._core.errors import SinkError
     from ..._core.trace_context import TraceHeaders
     from ..._core.values.encoding import Getter
 
@@ -39,14 +37,11 @@ _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _BREAK = re.compile(r"[\r\n\0]")
 MESSAGE_ID = "Nats-Msg-Id"
 EXPECTED_STREAM = "Nats-Expected-Stream"
-EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 _OURS = {
     MESSAGE_ID.lower(): "use message_id=",
     EXPECTED_STREAM.lower(): "use stream=",
-    EXPECTED_SEQUENCE.lower(): "use expected_last_subject_sequence=",
 }
 _FIRST = b"NATS/1.0\r\n"
-_LAST = re.compile(r"wrong last sequence: (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +56,6 @@ class Messages:
     errors: dict[int, BaseException] = field(default_factory=dict[int, BaseException])
 
 
-def id_line(headers: bytes) -> str | None:
-    """The message id's line in a header block; `None` if there is none."""
-    lines = headers.decode().split("\r\n")
-    return next((each for each in lines if each.startswith(f"{MESSAGE_ID}: ")), None)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageMaker:
     """The parts of a message: constants, or functions of an item."""
@@ -75,7 +64,6 @@ class MessageMaker:
     value: Getter | None
     headers: Getter | None
     message_id: Getter | None
-    expected_sequence: Getter | None
     stream: str | None
 
     def messages(
@@ -145,10 +133,6 @@ class MessageMaker:
             lines.append(f"{MESSAGE_ID}: {_id(message_id)}\r\n")
         if self.stream is not None:
             lines.append(f"{EXPECTED_STREAM}: {self.stream}\r\n")
-        if self.expected_sequence is not None:
-            expected = self.expected_sequence(item)
-            if expected is not None:
-                lines.append(f"{EXPECTED_SEQUENCE}: {_sequence(expected)}\r\n")
         own = [] if self.headers is None else _header_lines(self.headers(item))
         lines += own
         if trace:
@@ -205,6 +189,8 @@ def _header(name: object, value: object) -> str:
         )
     if (why := _OURS.get(name.lower())) is not None:
         raise ValueError(f"the header {name!r} is set by the sink: {why}")
+    if name.lower().startswith("nats-expected-last-"):
+        raise ValueError(f"the header {name!r} would refuse a message that is sent again")
     return f"{name}: {_text(f'the header {name!r}', value)}\r\n"
 
 
@@ -222,12 +208,6 @@ def _id(value: object) -> str:
     """The message id as text; numbers and UUIDs are converted."""
     is_plain = isinstance(value, (int, UUID)) and not isinstance(value, bool)
     return str(value) if is_plain else _text("the message id", value)
-
-
-def _sequence(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"the expected sequence is {repr_of(value)}; expected a whole number")
-    return value
 
 
 class PublishAck(NamedTuple):
@@ -252,19 +232,6 @@ class Refusal(NamedTuple):
     code: int
     err_code: int
     description: str
-    stream: str = ""
-    """The stream that replied; empty if none did."""
-
-    @property
-    def is_wrong_last_sequence(self) -> bool:
-        """Whether the message expected a different last sequence."""
-        return self.err_code in WRONG_LAST_SEQUENCE
-
-    @property
-    def last_sequence(self) -> int | None:
-        """The sequence of the subject's last message, if the error contains it."""
-        found = _LAST.fullmatch(self.description)
-        return None if found is None else int(found[1])
 
 
 Answer = PublishAck | NoStream | Refusal | UnknownOutcomeError
@@ -277,36 +244,9 @@ def parse_reply(data: bytes, headers: Mapping[str, str] | None) -> Answer:
     try:
         told: Any = json.loads(data)
         if (error := told.get("error")) is not None:
-            stream = str(told.get("stream", ""))
-            return Refusal(
-                int(error["code"]), int(error["err_code"]), str(error["description"]), stream
-            )
+            return Refusal(int(error["code"]), int(error["err_code"]), str(error["description"]))
         return PublishAck(str(told["stream"]), int(told["seq"]), bool(told.get("duplicate")))
     except (ValueError, LookupError, TypeError, AttributeError):
         return UnknownOutcomeError(
             "the reply is not from JetStream; does another subscriber reply on the subject?"
         )
-
-
-def refusal_error(refusal: Refusal, subject: str, *, maybe_applied: bool) -> SinkError:
-    """The error of a message that JetStream has not stored.
-
-    If an earlier attempt was stored, it has changed the sequence that this attempt expects.
-    """
-    if maybe_applied and refusal.is_wrong_last_sequence:
-        return UnverifiableError(
-            f"the subject {subject!r} has a different last sequence ({refusal.description}), "
-            "perhaps that of an earlier attempt of this message"
-        )
-    code, err_code, description, _ = refusal
-    return api_error(f"the subject {subject!r}", code, err_code, description)
-
-
-def has_line(data: bytes, line: str) -> bool:
-    """Whether the reply to a message request contains a message with this header line."""
-    try:
-        told: Any = json.loads(data)
-        headers = base64.b64decode(told["message"].get("hdrs", "")).decode()
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return False
-    return line in headers.split("\r\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
 from ..._core.batch import RowBatch
@@ -51,11 +51,6 @@ class NatsSink(Openable):
         deduplicate: whether messages have ids. Default `True`.
         stream: the name of the stream that must store the messages; default: any stream with their
             subject.
-        expected_last_subject_sequence: the field that contains the expected sequence of the last
-            message with the same subject, or a function from an item to it. A message is refused if
-            the actual sequence differs. 0 means no message, `None` any.
-        delivery: `"jetstream"` (default), or `"core"`: at most once. A message is then delivered
-            once the server has received it, for the subscribers at that moment; it is not stored.
         max_in_flight: maximum number of messages of a write without a reply; default 1,000.
         ack_timeout: seconds without any reply after which the outcome of messages in flight is
             unknown; default 5.
@@ -89,34 +84,21 @@ class NatsSink(Openable):
         message_id: str | Callable[[Any], str | int | UUID | None] | None = None,
         deduplicate: bool = True,
         stream: str | None = None,
-        expected_last_subject_sequence: str | Callable[[Any], int | None] | None = None,
-        delivery: Literal["jetstream", "core"] = "jetstream",
         max_in_flight: int = 1_000,
         ack_timeout: float | timedelta = 5.0,
         connect_timeout: float | timedelta = 2.0,
         **client: Any,
     ) -> None:
-        self._is_core = checks.choice("delivery", delivery, ("jetstream", "core")) == "core"
-        self._makes_ids = _makes_ids(deduplicate, message_id) and not self._is_core
-        self._has_ids = deduplicate and not self._is_core
+        self._makes_ids = _makes_ids(deduplicate, message_id)
+        self._has_ids = deduplicate
         self._subject = _subject(subject, subject_field)
         self._maker = MessageMaker(
             subject=self._subject or _by_item(subject, subject_field),
             value=_part("value", value),
             headers=_part("headers", headers),
             message_id=_part("message_id", message_id),
-            expected_sequence=_part(
-                "expected_last_subject_sequence", expected_last_subject_sequence
-            ),
             stream=None if stream is None else _stream(stream),
         )
-        if self._is_core:
-            for name, given in (
-                ("stream", stream),
-                ("expected_last_subject_sequence", expected_last_subject_sequence),
-            ):
-                if given is not None:
-                    raise checks.bad(name, given, 'needs delivery="jetstream"')
         self._max_in_flight = checks.count("max_in_flight", max_in_flight)
         self._ack_timeout = checks.seconds("ack_timeout", ack_timeout, usual=checks.LONG_TIMEOUT)
         self._tls = client.get("tls")  # by this name, for the error message about pickling
@@ -127,14 +109,14 @@ class NatsSink(Openable):
 
     @property
     def capabilities(self) -> Capabilities:
-        """`key_prefix_safe` with JetStream: in a batch with keys, nothing is sent after a failed
+        """`key_prefix_safe`: in a batch with keys, nothing is sent after a failed
         item of the same key.
 
         Not idempotent: a repeated item becomes another message, except with the same id within the
         stream's `duplicate_window`. With ids it is therefore repeatable.
         """
         return Capabilities(
-            key_prefix_safe=not self._is_core,
+            key_prefix_safe=True,
             repeatable="item" if self._has_ids else None,
             several_destinations=self._subject is None,
         )
@@ -146,7 +128,7 @@ class NatsSink(Openable):
     async def _open(self, stack: AsyncExitStack) -> None:
         from .channel import PublishChannel
 
-        channel = PublishChannel(self._options, repr(self), replies=not self._is_core)
+        channel = PublishChannel(self._options, repr(self))
         await channel.open()
         stack.push_async_callback(channel.close)
         self._channel = channel
@@ -161,31 +143,24 @@ class NatsSink(Openable):
 
         The details of an item are its `PublishAck`; an item whose id the stream already had is a
         `duplicate`. An item fails with `PermanentError` (it cannot become a message, is larger than
-        the server allows, or the stream refuses it, for example because of another last sequence),
+        the server allows, or the stream refuses it),
         `RefusedError` (no such stream, no JetStream, no permission, no room for the account),
         `ThrottledError` (the stream is full and discards new messages), `TransientError` (not
         stored, but a retry may succeed), `UnavailableError` (no connection; not sent),
         `UnknownOutcomeError` (no reply: it may be stored) or `KeyStopped` (after a failed item of
         its key). Raises `ClosedError` while the sink is not open. Messages of a cancelled write
         that were in flight may be stored; a retry detects that by their ids.
-
-        With `delivery="core"` it suspends until the server has received the messages, and an item
-        has no details.
         """
         channel = self._channel
         if channel is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        from .write import CoreWrite, JetStreamWrite, refuse_large
+        from .write import JetStreamWrite, refuse_large
 
         client = await channel.ready()
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         ids = batch.item_keys() if self._makes_ids else None
         messages = self._maker.messages(items, ids, item_traces(batch))
         refuse_large(messages, client.max_payload)
-        if self._is_core:
-            return await CoreWrite(
-                channel, client, batch, messages, ack_timeout=self._ack_timeout
-            ).run()
         return await JetStreamWrite(
             channel,
             client,
@@ -197,8 +172,7 @@ class NatsSink(Openable):
 
     def __repr__(self) -> str:
         subject = "..." if self._subject is None else repr(self._subject)
-        core = ', delivery="core"' if self._is_core else ""
-        return f"NatsSink({subject}, servers={self._options.place!r}{core})"
+        return f"NatsSink({subject}, servers={self._options.place!r})"
 
 
 def _part(name: str, value: object) -> Getter | None:

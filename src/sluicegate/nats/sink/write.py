@@ -1,21 +1,13 @@
 """One write: the messages of a batch, and the replies.
 
-With JetStream:
-
 1. At most `max_in_flight` messages of a write, and about `IN_FLIGHT_BYTES`, are in flight at a
    time; a larger message is sent alone.
 2. In a batch with keys, an item is sent once the previous item of its key is stored. So nothing is
    stored after a failed item of its key; later items of the key are left out.
 3. Without a reply for `ack_timeout`, or after a lost connection, messages in flight may or may not
    be stored: unknown. The others were never sent: unavailable.
-4. JetStream compares the expected sequence before the id. So a message that is resent after a lost
-   reply is refused if it was stored. The stream is then queried for the id of the last message.
-5. A cancelled write settles the items that are stored, and abandons the others: their replies are
+4. A cancelled write settles the items that are stored, and abandons the others: their replies are
    ignored.
-
-Without JetStream, the messages are followed by one ping. The server replies to it after it has
-processed everything before it: the messages were handed to the server and to the subscribers
-present. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -36,11 +28,11 @@ from ..._core.errors import (
     UnknownOutcomeError,
 )
 from ..._core.order.keys import accepted
-from ..._core.order.left_out import stopped_behind, stopped_behind_error
+from ..._core.order.left_out import stopped_behind_error
 from ..._core.outcome import Outcome
 from ..._core.sink import WriteResult
-from ..errors import no_stream
-from .messages import NoStream, PublishAck, Refusal, command, id_line, refusal_error
+from ..errors import api_error, no_stream
+from .messages import NoStream, PublishAck, Refusal, command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -99,8 +91,6 @@ class JetStreamWrite:
         self._errors: dict[int, BaseException] = messages.errors
         self._acks: dict[int, PublishAck] = {}
         self._without_stream: set[int] = set()
-        self._doubtful: dict[int, Refusal] = {}
-        """Refusals that an earlier attempt of the same message may have caused."""
         self._places = {index: place for place, index in enumerate(messages.indices)}
         self._numbers: dict[int, int] = {}
         """The numbers of messages in flight, by index."""
@@ -123,8 +113,6 @@ class JetStreamWrite:
                 silence.restart()
             if self._without_stream:
                 await self._explain()
-            if self._doubtful:
-                await self._verify()
         except BaseException:
             self._settle()
             raise
@@ -170,10 +158,8 @@ class JetStreamWrite:
             self._without_stream.add(index)
             error: BaseException = no_stream(self._subject(index), is_enabled=None)
         elif isinstance(answer, Refusal):
-            maybe_applied = index in self._batch.maybe_applied
-            if maybe_applied and answer.is_wrong_last_sequence:
-                self._doubtful[index] = answer
-            error = refusal_error(answer, self._subject(index), maybe_applied=maybe_applied)
+            code, err_code, description = answer
+            error = api_error(f"the subject {self._subject(index)!r}", code, err_code, description)
         else:
             error = answer
         self._fail(index, error)
@@ -218,17 +204,6 @@ class JetStreamWrite:
                 made[subject] = no_stream(subject, is_enabled=is_enabled)
             self._errors[index] = made[subject]
 
-    async def _verify(self) -> None:
-        """Determine whether the last message of a subject is an earlier attempt of this one."""
-        for index, refusal in self._doubtful.items():
-            line = id_line(self._messages.headers[self._places[index]])
-            sequence = refusal.last_sequence
-            if line is None or sequence is None:
-                continue
-            if await self._channel.has_message(refusal.stream, sequence, line):
-                del self._errors[index]
-                self._acks[index] = PublishAck(refusal.stream, sequence, duplicate=True)
-
     def _settle(self) -> None:
         """Settle stored items before a cancellation is raised."""
         for outcome, is_duplicate in ((Outcome.DELIVERED, False), (Outcome.DUPLICATE, True)):
@@ -248,94 +223,6 @@ class JetStreamWrite:
                 answers[index] = Outcome.DUPLICATE
         assert len(errors) + len(acks) == size, "each item has a result"
         return WriteResult.from_outcomes(self._batch, answers, details=acks)
-
-
-class CoreWrite:
-    """Sends the messages of one batch and returns a result for each item."""
-
-    def __init__(
-        self,
-        channel: PublishChannel,
-        client: PatientClient,
-        batch: Batch[Any],
-        messages: Messages,
-        *,
-        ack_timeout: float,
-    ) -> None:
-        self._channel = channel
-        self._client = client
-        self._batch = batch
-        self._messages = messages
-        self._ack_timeout = ack_timeout
-        self._errors = messages.errors
-        self._errors |= stopped_behind(batch.keys, self._errors)
-
-    async def run(self) -> WriteResult:
-        """Send all messages and wait for the server. Raises the error common to all items."""
-        places = [
-            place for place, index in enumerate(self._messages.indices) if index not in self._errors
-        ]
-        waiting = self._channel.waiting
-        while places:
-            part, places = self._part(places)
-            numbers = {
-                waiting.add(self, self._messages.indices[place], self._messages.subjects[place])
-                for place in part
-            }
-            try:
-                error = await self._hand_over(part)
-            finally:
-                waiting.forget(numbers)
-            if error is not None:
-                self._fail(part, error)
-                self._fail(places, caused(UnavailableError(f"not sent, because {error}"), error))
-                break
-        return self._result()
-
-    def _part(self, places: list[int]) -> tuple[list[int], list[int]]:
-        """Split into the messages to send now and the remaining ones."""
-        size = 0
-        for number, place in enumerate(places):
-            if size >= IN_FLIGHT_BYTES:
-                return places[:number], places[number:]
-            size += len(self._messages.payloads[place])
-        return places, []
-
-    async def _hand_over(self, places: list[int]) -> SinkError | None:
-        messages = self._messages
-        commands = [
-            command(messages.subjects[p], "", messages.headers[p], messages.payloads[p])
-            for p in places
-        ]
-        try:
-            await self._client.send(b"".join(commands))
-        except OutboundBufferLimitError:
-            return UnavailableError("the connection was lost before anything was sent")
-        try:
-            await self._channel.flush(self._ack_timeout)
-        except (UnknownOutcomeError, UnavailableError) as error:
-            return error
-        return None
-
-    def _fail(self, places: list[int], error: BaseException) -> None:
-        indices = self._messages.indices
-        self._errors |= {
-            indices[place]: error for place in places if indices[place] not in self._errors
-        }
-
-    def answer(self, index: int, answer: Answer | SinkError) -> None:
-        """Fail an item whose message the server denies."""
-        if isinstance(answer, BaseException):
-            self._errors[index] = answer
-
-    def lose(self, error: UnknownOutcomeError) -> None:
-        """Do nothing: the wait for the ping ends by itself."""
-
-    def _result(self) -> WriteResult:
-        errors = self._errors
-        if len(errors) == len(self._batch) and len({*map(id, errors.values())}) == 1:
-            raise next(iter(errors.values()))
-        return WriteResult.failed(self._batch, {i: of_item(e) for i, e in errors.items()})
 
 
 class KeyChains:

@@ -263,8 +263,6 @@ def _at_most_once(sink: object) -> Iterator[str]:
         return
     if sink.kind == "udp":
         yield "          at most once: the arrival of a datagram is unknown"
-    elif sink.kind == "nats" and sink.arguments.get("delivery") == "core":
-        yield "          at most once: messages are not stored for absent subscribers"
 
 
 def _sink(declared: object) -> str:

@@ -96,9 +96,8 @@ _FIELDS: Mapping[str, Sequence[str]] = {
         "value",
         "headers",
         "message_id",
-        "expected_last_subject_sequence",
     ),
-    "redis": ("stream_field", "list_field", "id"),
+    "redis": ("stream_field", "id"),
 }
 """Arguments that may name columns."""
 _ANY: Mapping[str, object] = {"dsn": "postgresql://", "table": "?", "columns": ("?",)}

@@ -1,4 +1,7 @@
-"""Subscriptions in an SQLite file, shared by the processes of one machine.
+"""A provider of positions and locks of one's own: subscriptions in an SQLite file, shared by the
+processes of one machine.
+
+White box: it checks its arguments and opens its file as the providers of the package do.
 
 1. Each object has its own connection, used by one thread at a time. Every call is one transaction
    that begins with the write lock of the file, and waits for it for at most `BUSY` seconds.
@@ -20,21 +23,21 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from .._core import checks
-from .._core.checks import bad
-from .._core.errors import ClosedError
-from .._core.opening import Openable
-from .._core.runtime.threads import in_thread
-from .._core.source import Position
-from .._core.subscriptions import Subscribed, slot_lock
+from sluicegate._core import checks
+from sluicegate._core.checks import bad
+from sluicegate._core.errors import ClosedError
+from sluicegate._core.opening import Openable
+from sluicegate._core.runtime.threads import in_thread
+from sluicegate._core.source import Position
+from sluicegate._core.subscriptions import Subscribed, slot_lock
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
-    from .._core.clock import Clock
-    from .._core.subscriptions import Move, SubscriptionStart
+    from sluicegate._core.clock import Clock
+    from sluicegate._core.subscriptions import Move, SubscriptionStart
 
 LEASE = 30.0
 """Default lease in seconds."""

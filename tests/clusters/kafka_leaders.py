@@ -1,8 +1,10 @@
-"""Requests about the leaders in a test cluster. aiokafka lacks two of them: the election of a
+"""Questions to a cluster of Kafka about its leaders, and changes of them. aiokafka lacks two of them: the election of a
 preferred leader, and the leader of the controllers.
 
 Any broker passes these requests on to the controllers. While no controller leads, and while an
-earlier change spreads, the answer is an error or an old state; `until` asks again.
+earlier change spreads, the answer is an error or an old state; `_until` asks again.
+
+White box: the ports of the nodes, and the clock of loops.
 """
 
 # pyright: reportIncompatibleMethodOverride=false, reportAssignmentType=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
@@ -10,6 +12,7 @@ earlier change spreads, the answer is an error or an old state; `until` asks aga
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aiokafka.conn import create_conn
@@ -19,14 +22,18 @@ from aiokafka.protocol.admin import AlterPartitionReassignmentsRequest
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.metadata import MetadataRequest
 
-from .._core.clock import LOOP_CLOCK
+from sluicegate._core.clock import LOOP_CLOCK
+from sluicegate.kafka.server import _run
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from sluicegate.testing import EmbeddedKafka
+
 T = TypeVar("T")
 
 _REQUEST_MS = 5_000
+_ANSWER_SECONDS = 30.0
 _PAUSE = 0.05
 """Seconds between two attempts."""
 _NOT_NEEDED = 84
@@ -52,7 +59,7 @@ class _Elected(Response):  # type: ignore[misc]  # aiokafka has no types
     )
 
 
-class _ElectLeaders_v0(RequestStruct):  # type: ignore[misc]  # noqa: N801  # as its neighbours
+class _ElectLeaders_v0(RequestStruct):  # type: ignore[misc]  # as its neighbours
     API_KEY = 43
     API_VERSION = 0
     RESPONSE_TYPE = _Elected
@@ -93,7 +100,7 @@ class _Quorum(Response):  # type: ignore[misc]
     )
 
 
-class _DescribeQuorum_v0(RequestStruct):  # type: ignore[misc]  # noqa: N801
+class _DescribeQuorum_v0(RequestStruct):  # type: ignore[misc]
     FLEXIBLE_VERSION = True
     API_KEY = 55
     API_VERSION = 0
@@ -119,7 +126,41 @@ class _DescribeQuorum(Request[_DescribeQuorum_v0]):  # type: ignore[misc]
         return request_struct_class([("__cluster_metadata", [(0, {})], {})], {})
 
 
-async def until(found: Callable[[], Awaitable[T | None]], seconds: float) -> T:
+def leader_of(kafka: EmbeddedKafka, topic: str, partition: int = 0) -> int:
+    """The number of the node that leads a partition, such as of `__consumer_offsets`."""
+    leader: int = _answer(kafka, _leader_of, topic, partition)
+    return leader
+
+
+def in_sync(kafka: EmbeddedKafka, topic: str, partition: int = 0) -> set[int]:
+    """The numbers of the nodes whose replicas of a partition are in sync."""
+    replicas: set[int] = _answer(kafka, _in_sync, topic, partition)
+    return replicas
+
+
+def move_leader(kafka: EmbeddedKafka, topic: str, partition: int = 0, to: int | None = None) -> int:
+    """Make another in-sync replica the leader, by default the next running one; return its number."""
+    if to is None:
+        now, running = leader_of(kafka, topic, partition), kafka.running
+        to = next((each for each in running if each > now), running[0])
+    leader: int = _answer(kafka, _move_leader, topic, partition, to)
+    return leader
+
+
+def kill_controller(kafka: EmbeddedKafka) -> int:
+    """Kill the node that leads the controllers; return its number."""
+    node: int = _answer(kafka, _controller)
+    kafka.kill(node)
+    return node
+
+
+def _answer(kafka: EmbeddedKafka, question: Callable[..., Awaitable[Any]], *given: Any) -> Any:
+    """Ask the first running node until there is an answer."""
+    port = kafka._ports[kafka.running[0] - 1]
+    return _run(_until(partial(question, port, *given), _ANSWER_SECONDS))
+
+
+async def _until(found: Callable[[], Awaitable[T | None]], seconds: float) -> T:
     """Ask until there is an answer. Raises `TimeoutError` with the last error as its cause."""
     give_up_at = LOOP_CLOCK.now() + seconds
     while True:
@@ -134,19 +175,19 @@ async def until(found: Callable[[], Awaitable[T | None]], seconds: float) -> T:
         await LOOP_CLOCK.sleep(_PAUSE)
 
 
-async def leader_of(port: int, topic: str, partition: int) -> int | None:
+async def _leader_of(port: int, topic: str, partition: int) -> int | None:
     """Return the partition's leader according to this broker; `None` without one."""
     leader, *_ = await _replicas(port, topic, partition)
     return leader if leader > 0 else None
 
 
-async def in_sync(port: int, topic: str, partition: int) -> set[int]:
+async def _in_sync(port: int, topic: str, partition: int) -> set[int]:
     """Return the partition's replicas in sync according to this broker."""
     *_, found = await _replicas(port, topic, partition)
     return {*found}
 
 
-async def controller(port: int) -> int | None:
+async def _controller(port: int) -> int | None:
     """Return the leader of the controllers; `None` without one."""
     answer = await _ask(port, _DescribeQuorum())
     _check(answer.code)
@@ -155,7 +196,7 @@ async def controller(port: int) -> int | None:
     return leader if leader > 0 else None
 
 
-async def move_leader(port: int, topic: str, partition: int, node: int) -> int | None:
+async def _move_leader(port: int, topic: str, partition: int, node: int) -> int | None:
     """Make this replica the preferred one, and elect it; return it once it leads."""
     leader, replicas, _ = await _replicas(port, topic, partition)
     if leader == node:
