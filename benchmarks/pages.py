@@ -27,6 +27,9 @@ PAGE = Path("benchmarks/README.md")
 FOR_USERS = Path("docs/explanation/benchmarks.md")
 PLOTS = Path("benchmarks/plots")
 SHOWN = Path("docs/assets/benchmarks")
+COMPARISONS = Path("docs/explanation/comparisons.md")
+COMPARED = frozenset({"movers", "movers-killed"})
+"""The cases whose conclusions are also on the page of comparisons."""
 FOR_USERS_TOO = frozenset({"accept", "kafka-postgres-parts", "postgres", "spark"})
 """The cases whose plots are on the page for users."""
 
@@ -35,6 +38,9 @@ def write_page(results: Results, machine: str, root: Path = ROOT) -> Path:
     """Replace a case's figures in the page. Raises `LookupError` if the page has no marks for the
     case.
     """
+    if results.case.name in COMPARED:
+        notes = "\n".join(f"- {note}" for note in results.case.notes(results))
+        write_between_marks(results.case.name, f"\n{notes}\n\n", root, COMPARISONS)
     return write_between_marks(results.case.name, _figures(results, machine), root)
 
 

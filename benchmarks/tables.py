@@ -139,7 +139,7 @@ def _rows(results: Results) -> list[list[str]]:
 
 
 def _number(figure: float) -> str:
-    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.1f}"
+    return f"{figure:,.0f}" if figure >= 100 or not figure else f"{figure:.1f}"
 
 
 def _ratio(spread: Spread) -> str:

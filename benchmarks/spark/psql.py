@@ -19,10 +19,18 @@ class Psql:
 
     def run(self, *statements: str) -> str:
         """Run statements, and return the output."""
-        done = subprocess.run(
-            [*self._command, *_options(statements)], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run(self.command(*statements), capture_output=True, text=True, check=True)
         return done.stdout.strip()
+
+    def command(self, *statements: str) -> list[str]:
+        """Return the command that runs statements."""
+        return [*self._command, *(part for each in statements for part in ("-c", each))]
+
+    def version(self) -> str:
+        """Return the name and the version of the program."""
+        command = [self._command[0], "--version"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return f"psql {done.stdout.split()[2]}"
 
     def dump(self, query: str, file: Path) -> None:
         """Write the rows of a query in PostgreSQL's binary format."""
@@ -31,18 +39,12 @@ class Psql:
     def load(self, table: str, files: Sequence[Path]) -> None:
         """Load such files concurrently, each on its own connection."""
         running = [
-            subprocess.Popen(
-                [*self._command, *_options([f"\\copy {table} FROM '{file}' (FORMAT binary)"])]
-            )
+            subprocess.Popen(self.command(f"\\copy {table} FROM '{file}' (FORMAT binary)"))
             for file in files
         ]
         statuses = [process.wait() for process in running]
         if any(statuses):
             raise AssertionError("psql failed")
-
-
-def _options(statements: Sequence[str]) -> list[str]:
-    return [part for each in statements for part in ("-c", each)]
 
 
 def _program() -> str:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from . import partitions, parts, upserts, writes
+from . import movers, partitions, parts, upserts, writes
 
-CASES = (writes.CASE, upserts.CASE, partitions.CASE, parts.CASE)
+CASES = (
+    writes.CASE,
+    upserts.CASE,
+    partitions.CASE,
+    parts.CASE,
+    movers.CASE,
+    movers.KILLED,
+)

@@ -5,22 +5,21 @@ that are cached before any timing. The table is created anew before each turn an
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...harness import CaseUnavailableError
 from ...processes import FamilyStopwatch
+from ...spark import sessions
 from ...spark.psql import Psql
+from ...spark.sessions import TASKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from ...stopwatch import Took
 
-TASKS = 2
 COLUMNS = ("id", "amount", "at", "rate", "note")
 PLAIN_TABLE = (
     "CREATE TABLE facts (id bigint, amount integer, at timestamptz, rate double "
@@ -109,7 +108,6 @@ def facts(count: int, *more_jars: str) -> Generator[Facts]:
         raise CaseUnavailableError(
             "another Spark runs in this process; its settings are not this case's"
         )
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     with contextlib.ExitStack() as opened:
         try:
             server = opened.enter_context(embedded_postgres())
@@ -117,14 +115,6 @@ def facts(count: int, *more_jars: str) -> Generator[Facts]:
         except (EmbeddedUnavailable, MissingJars) as missing:
             raise CaseUnavailableError(str(missing)) from missing
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
-        settings: dict[str, bool | float | int | str | None] = {
-            "spark.jars": ",".join((jars, *more_jars)),
-            "spark.ui.enabled": "false",
-            "spark.driver.memory": "3g",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-        }
-        spark = SparkSession.builder.master(f"local[{TASKS}]").config(map=settings).getOrCreate()
+        spark = sessions.start(jars, *more_jars)
         opened.callback(spark.stop)
-        spark.sparkContext.setLogLevel("OFF")
         yield Facts(spark, server.dsn, folder, count)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...harness import NS_PER_ITEM, Case, Contender
 from ...processes import FamilyStopwatch
-from .facts import TASKS, facts
+from ...spark.sessions import TASKS
+from .facts import facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

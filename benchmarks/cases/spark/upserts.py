@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...harness import NS_PER_ITEM, Case, placed
 from ...spark import jdbc
-from .facts import COLUMNS, KEYED_TABLE, PLAIN_TABLE, TASKS, facts
+from ...spark.sessions import TASKS
+from .facts import COLUMNS, KEYED_TABLE, PLAIN_TABLE, facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

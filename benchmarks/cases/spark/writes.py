@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...harness import NS_PER_ITEM, Case, Contender, Target
 from ...spark import jdbc, jvm_copy
-from .facts import PLAIN_TABLE, TASKS, facts
+from ...spark.sessions import TASKS
+from .facts import PLAIN_TABLE, facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
