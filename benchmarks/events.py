@@ -55,12 +55,14 @@ def contender(
     return placed(line, size, turn, ours=ours, items=rows)
 
 
-def our_sink(**options: Any) -> Opener:
-    """Write by `PostgresSink` with one connection."""
+def our_sink(*, statement: str = "auto", **options: Any) -> Opener:
+    """Write by `PostgresSink` with one connection, and this statement."""
 
     @asynccontextmanager
     async def opened(to: Destination) -> AsyncGenerator[Write]:
         from sluicegate.postgres import PostgresSink
+
+        from .postgres.forced import forced
 
         table = to.table
         sink = PostgresSink(to.dsn, table=table.name, columns=table.columns, pool_size=1, **options)
@@ -69,7 +71,7 @@ def our_sink(**options: Any) -> Opener:
             if errors := await send(sink, RowBatch(batch)):
                 raise AssertionError(f"a row was refused: {errors}")
 
-        async with sink:
+        async with forced(sink, statement):
             yield write
 
     return opened

@@ -1,27 +1,26 @@
 """The adaptive batcher under ten loads, on virtual time, with the published ranges. The scenarios
-are those of an example program.
+are those of a benchmark.
 """
 
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.examples.example import DOCS, load, printed_on
+from benchmarks.simulation import Destination, Sample, Scenario, simulate
+from tests.examples.example import DOCS, printed_on
 
+from benchmarks import adaptive_scenarios
 from sluicegate import Limits
 from sluicegate.batcher import Adaptive
-from sluicegate.testing import Destination, Scenario, simulate
-from sluicegate.testing.load import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from sluicegate.testing import Simulated
+    from benchmarks.simulation import Simulated
 
 PAGE = "explanation/when-to-batch.md"
 PICTURES = DOCS / "assets" / "adaptive"
@@ -29,7 +28,7 @@ PICTURES = DOCS / "assets" / "adaptive"
 
 @pytest.fixture(scope="module")
 def program() -> Any:
-    return load("adaptive_scenarios")
+    return adaptive_scenarios
 
 
 @dataclass(frozen=True)
@@ -225,23 +224,10 @@ def test_each_load_has_a_range(program: Any) -> None:
 @pytest.mark.parametrize("name", of_all(["halved", "knee"]))
 def test_a_picture_is_of_its_run(program: Any, name: str) -> None:
     """batcher/4b.13: the same scenario gives the same run, to the last digit. Each plot contains
-    the digest of its run; `python examples/adaptive_scenarios.py --plots docs/assets/adaptive`
+    the digest of its run; `python -m benchmarks.adaptive_scenarios --plots docs/assets/adaptive`
     draws them.
     """
     assert program.run(name, adaptive=True).digest in (PICTURES / f"{name}.svg").read_text()
-
-
-@pytest.mark.long
-def test_the_example_of_a_load_of_ones_own(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """It prints the output on the page, and draws the plot on the page."""
-    pytest.importorskip("matplotlib")
-    program = load("my_load")
-    program.main(tmp_path / "out.svg")
-    assert capsys.readouterr().out in printed_on("how-to/size-a-batcher.md")
-    (drawn,) = re.findall(r"\b[0-9a-f]{64}\b", (tmp_path / "out.svg").read_text())
-    assert drawn in (PICTURES / "my-load.svg").read_text()
 
 
 @pytest.mark.long

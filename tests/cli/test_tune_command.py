@@ -1,4 +1,4 @@
-"""`sluicegate tune`: its output, also as JSON, after a failed write and after an interruption.
+"""`sluicegate tune`: its output, also after a failed write and after an interruption.
 
 White box: the worksheet, with which the printed limits are compared.
 """
@@ -6,7 +6,6 @@ White box: the worksheet, with which the printed limits are compared.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import signal
 import subprocess
@@ -16,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.cli.tune_help import QUICK
-from tests.examples.example import DOCS, EXAMPLES
+from tests.examples.example import EXAMPLES
 
 from sluicegate.cli import main
-from sluicegate.cli.tune.worksheet import Measured, Needs, worksheet
 
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedPostgres
@@ -82,57 +80,13 @@ def test_a_size_that_the_sink_refuses_ends_the_sizes(
     assert "limits = Limits(" in out
 
 
-def test_json_is_one_document_and_nothing_else(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Also with a sink that prints. Every figure names its unit."""
-    sizes = ("--sizes", "1,10", "--workers", "1,2", "--rate", "100", "--json")
-    assert main(["tune", "tuned:loud", *QUICK, *sizes]) == 0
-    out, err = capsys.readouterr()
-    found = json.loads(out)
-    assert found["complete"] is True
-    assert [(one["batch_items"], one["workers"]) for one in found["sizes"]] == [(1, 1), (10, 1)]
-    assert [(one["batch_items"], one["workers"]) for one in found["workers"]] == [(8, 1), (8, 2)]
-    assert all(
-        0 < one["least_seconds"] <= one["median_seconds"] <= one["most_seconds"]
-        for one in found["sizes"]
-    )
-    assert found["knee_items"] is None
-    assert found["summary"].startswith("no knee: still rising at 10 items")
-    assert found["written_items"] == 3 * (11 + 3 * 8)
-    limits = worksheet(Measured(10, (0.01,)), Needs(rate=100), found["limits"]["workers"])
-    assert found["limits"] == {
-        "max_items": limits.max_items,
-        "max_delay_seconds": limits.max_delay,
-        "workers": limits.workers,
-        "max_pending_items": limits.max_pending_items,
-    }
-    assert found["memory_bytes"] == found["limits"]["max_pending_items"] * found["item_bytes"]
-    assert "loud" in err
-    assert "ms a write" in err
-
-
-def test_the_fields_of_the_document_are_documented(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["tune", "tuned:slow", *QUICK, "--sizes", "1", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    page = (DOCS / "how-to" / "size-a-batcher.md").read_text()
-    documented = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
-    assert {*found, *found["sizes"][0], *found["limits"]} == documented
-
-
 def test_a_failure_after_the_sizes_leaves_them(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ("--sizes", "1,10", "--workers", "1,2", "--json")
+    arguments = ("--sizes", "1,10", "--workers", "1,2")
     assert main(["tune", "tuned:one_at_a_time", *QUICK, *arguments]) == 1
-    out, err = capsys.readouterr()
-    found = json.loads(out)
-    assert (found["complete"], len(found["sizes"]), len(found["workers"])) == (False, 2, 1)
-    assert found["limits"] is found["knee_items"] is found["memory_bytes"] is None
-    assert "best of the sizes measured: 10 items" in found["summary"]
-    assert found["summary"] in err
+    err = capsys.readouterr().err
+    assert "best of the sizes measured: 10 items" in err
     assert "a write of 8 items failed: PermanentError: one at a time" in err
 
 
@@ -167,29 +121,24 @@ def test_an_interruption_closes_the_sink(here: Path, number: signal.Signals, cod
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("arguments", [[], ["--json"]], ids=["text", "json"])
 def test_an_interruption_leaves_what_was_measured(
-    here: Path, number: signal.Signals, code: int, arguments: list[str]
+    here: Path, number: signal.Signals, code: int
 ) -> None:
-    sizes = ("--sizes", "1,10,100", *arguments)
-    command = [sys.executable, "-m", "sluicegate.cli", "tune", "tuned:stuck", *QUICK, *sizes]
+    command = [sys.executable, "-m", "sluicegate.cli", "tune", "tuned:stuck", *QUICK]
     with subprocess.Popen(
-        command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--sizes", "1,10,100"],
+        cwd=here,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
-        printed = process.stderr if arguments else process.stdout
-        assert printed is not None
-        while not printed.readline().startswith("      10 "):
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("      10 "):
             assert process.poll() is None
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=30)
     assert process.returncode == code
-    told = "best of the sizes measured: 10 items"
-    assert told in err.splitlines()[-1]
-    if arguments:
-        found = json.loads(out)
-        assert [one["batch_items"] for one in found["sizes"]] == [1, 10]
-        assert (found["complete"], found["limits"]) == (False, None)
-        assert told in found["summary"]
+    assert "best of the sizes measured: 10 items" in err.splitlines()[-1]
 
 
 def test_a_real_table(

@@ -7,11 +7,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from tests.conformance.failure_tests import QUICK
+from tests.conformance.source_consumers import ConsumingSource, Journal
 
 from sluicegate import Ack, Nak, RetryPolicy, Terminate, ToDeadLetter, TransientError
 from sluicegate.consumer import Poison, Position, decode
 from sluicegate.testing import FakeSink
-from sluicegate.testing.conformance.source.consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

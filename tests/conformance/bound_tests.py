@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from tests.conformance.source_consumers import ConsumingSource, Journal
+
 from sluicegate.consumer import InFlight, Position, TopicPartition
-from sluicegate.testing.conformance.source.consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from sluicegate import Message

@@ -7,12 +7,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conformance.source_consumers import ConsumingSource, Journal
 
 from sluicegate import Backoff, PermanentError, RetryPolicy, Terminate, ToDeadLetter, TransientError
 from sluicegate.consumer import Poison, Position, decode
 from sluicegate.errors import DeadLetterLimit
 from sluicegate.testing import BlockingSink, FakeSink, FlakySink
-from sluicegate.testing.conformance.source.consumers import ConsumingSource, Journal
 
 if TYPE_CHECKING:
     from sluicegate import Message

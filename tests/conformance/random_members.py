@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from tests.conformance.source_consumers import Journal, WatchedSource
+
 from sluicegate import Backoff, Consumer, Nak, RetryPolicy, TransientError
 from sluicegate.consumer import Commits, InFlight, MemoryLog, MemorySource, Position, TopicPartition
 from sluicegate.consumer.memory.source import Crashed
-from sluicegate.testing.conformance.source.consumers import Journal, WatchedSource
 
 if TYPE_CHECKING:
     from sluicegate import Message

@@ -7,10 +7,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conformance.consumed_source import OrderedSourceConformance
 from tests.examples.example import load
 
 from sluicegate.consumer import Position, TopicPartition
-from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EXAMPLE = load("own_source")
 
 
-class TestTheSourceOfTheGuide(SourceConformance):
+class TestTheSourceOfTheGuide(OrderedSourceConformance):
     """consumer/C:N7: on virtual time; it is a source for one process."""
 
     capabilities = EXAMPLE.TableSource.capabilities

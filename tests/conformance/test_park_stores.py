@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conformance.park_store_suite import ParkStoreConformance
 
 from sluicegate.batcher import LoopClock
 from sluicegate.consumer import MemoryParkStore, ParkedRecord, ParkStore
-from sluicegate.testing.conformance import ParkStoreConformance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

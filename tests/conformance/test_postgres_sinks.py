@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import asyncpg
 import pyarrow as pa
 import pytest
+from tests.conformance.transaction_suite import TransactionConformance
 
 from sluicegate.postgres import PostgresSink
-from sluicegate.testing.conformance import TransactionConformance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,27 +70,31 @@ class TestPostgresSink(TransactionConformance[tuple[int, str]]):
 class TestPostgresSinkCopying(TestPostgresSink):
     """`COPY` into the table, as the staging table is filled below."""
 
-    options: ClassVar[dict[str, Any]] = {"statement": "copy"}
+    options: ClassVar[dict[str, Any]] = {"copy_threshold": 1}
 
 
 @pytest.mark.long
 class TestPostgresSinkReturning(TestPostgresSink):
     """One `INSERT` from arrays, as below, with generated numbers for the receipts."""
 
-    options: ClassVar[dict[str, Any]] = {"statement": "unnest", "returning": ("nr",)}
+    options: ClassVar[dict[str, Any]] = {"copy_threshold": 1, "returning": ("nr",)}
 
 
 class TestPostgresSinkIgnoring(TestPostgresSink):
     """A staging table; conflicting rows are ignored."""
 
-    options: ClassVar[dict[str, Any]] = {"statement": "copy", "on_conflict": "ignore"}
+    options: ClassVar[dict[str, Any]] = {
+        "copy_threshold": 1,
+        "staging_threshold": 1,
+        "on_conflict": "ignore",
+    }
 
 
 class TestPostgresSinkUpdating(TestPostgresSink):
     """Arrays; conflicting rows are replaced, and the receipts get the stored rows."""
 
     options: ClassVar[dict[str, Any]] = {
-        "statement": "unnest",
+        "copy_threshold": 1,
         "on_conflict": "update",
         "returning": ("word",),
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conformance.transaction_suite import TransactionConformance
 
 from sluicegate import (
     Batch,
@@ -25,7 +26,7 @@ from sluicegate import (
 from sluicegate._core.stacking import FunctionSink
 from sluicegate.sinks import Combine, Isolate, MemorySink, RateLimit, Router, Split
 from sluicegate.telemetry import Observed, Tracing
-from sluicegate.testing.conformance import SinkConformance, TransactionConformance
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from sluicegate import Sink

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from tests.conformance.transaction_suite import TransactionConformance
 
 from sluicegate import Capabilities
 from sluicegate._core.transaction import enlist
 from sluicegate.batcher import LoopClock
 from sluicegate.sinks import MemorySink
-from sluicegate.testing.conformance import TransactionConformance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

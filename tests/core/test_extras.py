@@ -66,7 +66,6 @@ HOMES: dict[str, tuple[str, ...]] = {
     "telemetry/otel.py": ("otel",),
     "telemetry/tracing.py": ("otel",),
     "testing": ("testing",),
-    "testing/load.py": ("tune",),
     "testing/servers/guard.py": ("testing",),
 }
 """The extras of a module, or of all modules in a folder: each of them must provide its imports."""

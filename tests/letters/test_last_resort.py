@@ -161,8 +161,7 @@ def test_an_unknown_form_is_not_sent(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_the_columns_of_a_record_are_those_of_its_table() -> None:
-    names = {column.name for column in COLUMNS}
-    assert set(DeadLetterRecord.COLUMNS) == names - {"number", "state", "replay", "outcome"}
+    assert set(DeadLetterRecord.COLUMNS) == {*COLUMNS} - {"number", "state", "replay", "outcome"}
 
 
 async def test_an_item_refused_by_elasticsearch_names_its_status(

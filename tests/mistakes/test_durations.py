@@ -37,7 +37,6 @@ from sluicegate.postgres import (
     PostgresSink,
     QueueAdmin,
     StreamReader,
-    SubscriptionAdmin,
     SyncStreamReader,
 )
 from sluicegate.postgres.queues.schedules import ScheduleAdmin
@@ -202,7 +201,6 @@ CALLS: dict[str, Callable[[int], Any]] = {
     ),
     "run(patience=)": lambda n: run(_main(), patience=n),
     "ScheduleAdmin.put(every=)": _put,
-    "SubscriptionAdmin.stopped(seconds=)": lambda n: SubscriptionAdmin(DSN).stopped(seconds=n),
     "QueueAdmin.create(keep_done=)": _admin("keep_done"),
     "QueueAdmin.create(keep_dead=)": _admin("keep_dead"),
     "StreamReader.follow(timeout=)": lambda n: StreamReader(cast("Any", None)).follow(timeout=n),
@@ -222,9 +220,6 @@ NOT_CHECKED = {
     "SlowSink(seconds=)": "virtual time",
     "ignore_cancel(seconds=)": "virtual time",
     "slow(seconds=)": "virtual time",
-    "Destination(seconds=)": "simulated time",
-    "Scenario(seconds=)": "simulated time",
-    "Scenario(timeout=)": "simulated time",
     "FakeClock(start=)": "a time, not a duration",
     "RateLimit(burst=)": "a number of items",
     "Spool(max_age=)": "weeks are usual",

@@ -287,7 +287,7 @@ def postgres_upsert(request: pytest.FixtureRequest) -> Any:
 
 
 def postgres_copy(request: pytest.FixtureRequest) -> Any:
-    return _rows(request, "PRIMARY KEY", statement="copy")
+    return _rows(request, "PRIMARY KEY", copy_threshold=1)
 
 
 def postgres_without_key(request: pytest.FixtureRequest) -> Any:

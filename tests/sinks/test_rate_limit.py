@@ -84,38 +84,6 @@ async def test_a_large_write_is_not_starved_by_small_ones(fake_clock: FakeClock)
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_the_rate_can_be_changed_while_batches_wait(fake_clock: FakeClock) -> None:
-    sink = FakeSink[int]()
-    limit = RateLimit(1, burst=10)
-    limited = stack(sink, limit)
-    await write(limited, 10)
-    tasks = [asyncio.create_task(write(limited, 10)) for _ in range(2)]
-    await asyncio.sleep(5.0)
-    limit.set_rate(10)
-    await asyncio.gather(*tasks)
-    assert started(sink) == [0.0, 5.5, 6.5]
-    assert repr(limit) == "RateLimit(items_per_second=10)"
-    with pytest.raises(ConfigError, match="bytes_per_second=5: was not limited before"):
-        limit.set_rate(bytes_per_second=5)
-    with pytest.raises(ConfigError, match="items_per_second=0"):
-        limit.set_rate(0)
-
-
-async def test_bytes_are_limited_too(fake_clock: FakeClock) -> None:
-    """The slower of the two limits applies; an item that cannot be measured fails alone."""
-    sink = FakeSink[Any]()
-    limited = stack(sink, RateLimit(1_000, bytes_per_second=10, burst_bytes=4))
-    for _ in range(3):
-        assert await send(limited, RowBatch([b"aaaa", b"bb"])) == {}
-    assert started(sink) == [0.0, 0.6, 1.2]
-    errors = await send(limited, RowBatch([b"a", "text", b"b"]))
-    assert list(errors) == [1]
-    assert isinstance(errors[1], PermanentError)
-    assert sink.applied[-2:] == [b"a", b"b"]
-    only_bytes = stack(sink, RateLimit(bytes_per_second=10, size_of=len))
-    assert await send(only_bytes, RowBatch(["text"])) == {}
-
-
 async def test_each_target_has_a_bucket_of_its_own_and_what_may_go_goes(
     fake_clock: FakeClock,
 ) -> None:
@@ -152,9 +120,7 @@ async def test_an_item_without_a_target_fails_alone(fake_clock: FakeClock) -> No
     sink = FakeSink[Any]()
     limited = stack(
         sink,
-        RateLimit(
-            10, bytes_per_second=1_000, size_of=lambda item: len(item), key=lambda item: item["to"]
-        ),
+        RateLimit(10, key=lambda item: item["to"]),
     )
     items: list[Any] = [{"to": "a"}, {"no": 1}, {"to": []}, 5]
     errors = await send(limited, RowBatch(items))
@@ -341,9 +307,6 @@ async def test_each_opening_begins_anew_and_nothing_of_it_travels(fake_clock: Fa
     copy: Any = cloudpickle.loads(cloudpickle.dumps(limited))
     await write(copy, 2)
     assert fake_clock.now() == 0.0
-    limit.set_rate(5)
-    await write(limited, 2)
-    assert fake_clock.now() == 0.0
 
 
 def test_with_targets_it_takes_back_the_promise_about_keys() -> None:
@@ -370,15 +333,11 @@ async def test_a_batch_is_passed_on_as_it_is(fake_clock: FakeClock) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "items_per_second=None: must be given, or bytes_per_second"),
         ({"items_per_second": 0}, "items_per_second=0"),
         ({"items_per_second": float("inf")}, "items_per_second=inf"),
-        ({"bytes_per_second": -1}, "bytes_per_second=-1"),
         ({"items_per_second": 1, "burst": -1}, "burst=-1"),
-        ({"items_per_second": 1, "burst_bytes": 5}, "burst_bytes=5: goes with bytes_per_second"),
         ({"items_per_second": 1, "key": "name"}, "key='name': must be a function"),
         ({"items_per_second": 1, "max_keys": 0}, "max_keys=0"),
-        ({"items_per_second": 1, "size_of": len}, "size_of=.*goes with bytes_per_second"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:

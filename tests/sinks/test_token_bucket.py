@@ -77,11 +77,11 @@ def test_a_new_rate_counts_from_now_on() -> None:
 
 
 def meter(per_second: float = 10.0, burst: float = 10.0) -> Meter:
-    return Meter.fresh((Rate(per_second, burst),), 0.0)
+    return Meter.fresh(Rate(per_second, burst), 0.0)
 
 
 def turn(of: Meter, amount: float) -> Turn:
-    made = Turn(of, (), (amount,), Signal())
+    made = Turn(of, (), amount, Signal())
     of.join(made)
     return made
 
@@ -143,7 +143,7 @@ def test_a_step_that_rounding_makes_a_hair_too_short_is_one_all_the_same() -> No
 
 
 def test_the_memory_for_targets_is_bounded_and_who_waits_is_kept() -> None:
-    meters = Meters((Rate(1.0, 1.0),), most=3)
+    meters = Meters(Rate(1.0, 1.0), most=3)
     waited_for = meters.of("a", 0.0)
     waiting = turn(waited_for, 1.0)
     for key in range(100):

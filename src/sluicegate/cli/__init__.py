@@ -31,7 +31,7 @@ _GROUPS = {
     ),
     "stream": (
         "..postgres.commands.stream",
-        "inspect, pause, reset or delete subscriptions of a stream log; replay messages",
+        "inspect, pause, reset or delete subscriptions of a stream log; delete messages",
     ),
     "queue": (
         "..postgres.commands.queue",

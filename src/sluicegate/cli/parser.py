@@ -60,6 +60,18 @@ class Parser(argparse.ArgumentParser):
 
         return add
 
+    def argument(self, name: str, metavar: str, text: str, **options: Any) -> None:
+        """Accept an argument, or an option with a value."""
+        self.add_argument(name, metavar=metavar, help=text, **options)
+
+    def several(self, name: str, metavar: str, text: str, **options: Any) -> None:
+        """Accept an option that can be repeated; its values are a list."""
+        self.argument(name, metavar, f"{text}; repeatable", action="append", default=[], **options)
+
+    def flag(self, name: str, text: str) -> None:
+        """Accept an option without a value."""
+        self.add_argument(name, action="store_true", help=text)
+
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse a whole command line. Exits for help, bad use and a missing command."""
         options, unknown = self.parse_known_args(arguments)

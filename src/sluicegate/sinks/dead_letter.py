@@ -23,7 +23,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Collection
 from contextlib import asynccontextmanager
@@ -88,16 +87,6 @@ LetterClass = Literal["permanent", "exhausted", "transient", "given_up", "unknow
 _CLASSES: tuple[LetterClass, ...] = get_args(LetterClass)
 _USUAL: tuple[LetterClass, ...] = ("permanent", "exhausted", "transient", "given_up")
 _TRANSIENT = frozenset({ErrorClass.TRANSIENT, ErrorClass.DEADLOCK, ErrorClass.UNLISTED})
-_NO_CLASS = {
-    "unavailable": "an outage is taken as 'given_up', once Retry(give_up_after=...) or "
-    'CircuitBreaker(when_open="raise") gives it up',
-    "deadlock": "a deadlock is 'transient', or 'exhausted' after a Retry",
-    "unlisted": "an exception that no classifier knows is 'transient', or 'exhausted' after a Retry",
-    "stopped": "items of a stopping batcher are never taken: they are returned as unsent",
-}
-_NO_CLASS["throttle"] = _NO_CLASS["refused"] = _NO_CLASS["unavailable"]
-"""Other classes of errors, each with the reason why it cannot be taken by this name."""
-
 _BURIED_AFTER_COMMIT = (
     "%d items of batch %s were written to the dead letters after the commit; the first because "
     "of %s"
@@ -238,19 +227,9 @@ def _checked_classes(take: object) -> frozenset[LetterClass]:
         raise checks.bad("take", classes, f"must name at least one class; {named}")
     for name in classes:
         if name not in _CLASSES:
-            raise checks.bad(
-                "take", classes, f"{checks.shown(name)}: {_right_class(name)}; {named}"
-            )
+            hint = "an outage that a decorator gives up is 'given_up'"
+            raise checks.bad("take", classes, f"{checks.shown(name)} is no class; {named}; {hint}")
     return frozenset(cast("Collection[LetterClass]", take))
-
-
-def _right_class(name: object) -> str:
-    """Say what to write instead of an unknown class."""
-    given = name.value if isinstance(name, ErrorClass) else str(name)
-    if given in _NO_CLASS:
-        return _NO_CLASS[given]
-    close = difflib.get_close_matches(given.lower(), _CLASSES, n=1)
-    return f"did you mean {close[0]!r}?" if close else "is no class of failed items"
 
 
 def _shared(sink: object, target: object) -> object | None:

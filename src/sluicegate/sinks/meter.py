@@ -5,7 +5,7 @@
    is paid before anything else passes. So every amount passes eventually, and in any T seconds at
    most rate x T + max(burst, the largest amount) tokens do.
 2. Turns of one target pass in order of arrival. A turn whose batch is busy elsewhere is skipped and
-   keeps its place. It passes when the bucket of items and the bucket of bytes both permit it.
+   keeps its place.
 3. When the target throttles, nothing passes until the end of the pause, and the rate is halved. It
    recovers by a tenth of the full rate each second. A throttle during a pause belongs to the same
    event and only prolongs it.
@@ -92,8 +92,7 @@ class Turn:
 
     meter: Meter
     indices: Sequence[int]
-    amounts: tuple[float, ...]
-    """One amount per bucket."""
+    amount: float
     woken: Signal
     """Fires when this turn must check again."""
     is_here: bool = True
@@ -111,10 +110,10 @@ class Turn:
 
 @dataclass(eq=False, slots=True)
 class Meter:
-    """The buckets and the queue of one target."""
+    """The bucket and the queue of one target."""
 
-    rates: tuple[Rate, ...]
-    buckets: list[TokenBucket] = field(default_factory=list[TokenBucket])
+    rate: Rate
+    bucket: TokenBucket
     share: float = 1.0
     """The current fraction of the full rate, after throttling."""
     throttled_until: float = -math.inf
@@ -122,9 +121,9 @@ class Meter:
     _queue: deque[Turn] = field(default_factory=deque[Turn])
 
     @classmethod
-    def fresh(cls, rates: tuple[Rate, ...], now: float) -> Meter:
-        """A meter with full buckets."""
-        return cls(rates, [TokenBucket(rate.per_second, rate.burst, now) for rate in rates])
+    def fresh(cls, rate: Rate, now: float) -> Meter:
+        """A meter with a full bucket."""
+        return cls(rate, TokenBucket(rate.per_second, rate.burst, now))
 
     def join(self, turn: Turn) -> None:
         """Append the turn to the queue."""
@@ -150,10 +149,7 @@ class Meter:
         if turn is not self._first():
             return math.inf
         self._recover(now)
-        return max(
-            bucket.due(amount, now)
-            for bucket, amount in zip(self.buckets, turn.amounts, strict=True)
-        )
+        return self.bucket.due(turn.amount, now)
 
     def look_again_at(self, turn: Turn, now: float) -> float:
         """The time to check `due` again; a reduced rate may have recovered a step by then."""
@@ -166,16 +162,8 @@ class Meter:
 
     def take(self, turn: Turn) -> None:
         """Let the turn pass."""
-        for bucket, amount in zip(self.buckets, turn.amounts, strict=True):
-            bucket.take(amount)
+        self.bucket.take(turn.amount)
         self.leave(turn)
-
-    def set_rates(self, rates: tuple[Rate, ...], now: float) -> None:
-        """Change the rates from `now` on."""
-        self._recover(now)
-        self.rates = rates
-        self._apply(now)
-        self.wake_first()
 
     def throttle(self, until: float, now: float) -> None:
         """Pause until then and reduce the rate."""
@@ -185,8 +173,7 @@ class Meter:
             self._apply(now)
         self.throttled_until = max(self.throttled_until, until)
         self._stepped_at = max(now, self.throttled_until)
-        for bucket in self.buckets:
-            bucket.pause(until, now)
+        self.bucket.pause(until, now)
 
     @property
     def is_wanted(self) -> bool:
@@ -202,15 +189,14 @@ class Meter:
             self._apply(now)
 
     def _apply(self, now: float) -> None:
-        for bucket, rate in zip(self.buckets, self.rates, strict=True):
-            bucket.set_rate(rate.per_second * self.share, rate.burst, now)
+        self.bucket.set_rate(self.rate.per_second * self.share, self.rate.burst, now)
 
 
 class Meters:
     """A meter per target, in bounded memory."""
 
-    def __init__(self, rates: tuple[Rate, ...], most: int) -> None:
-        self._rates = rates
+    def __init__(self, rate: Rate, most: int) -> None:
+        self._rate = rate
         self._most = most
         self._by_key: dict[Hashable, Meter] = {}
 
@@ -222,7 +208,7 @@ class Meters:
         meter = self._by_key.pop(key, None)
         if meter is None:
             self._make_room()
-            meter = Meter.fresh(self._rates, now)
+            meter = Meter.fresh(self._rate, now)
         self._by_key[key] = meter
         return meter
 
@@ -232,9 +218,3 @@ class Meters:
             if unused is None:
                 return  # one per waiting batch, so the ledger limits them
             del self._by_key[unused]
-
-    def set_rates(self, rates: tuple[Rate, ...], now: float) -> None:
-        """Change the rates of all targets."""
-        self._rates = rates
-        for meter in self._by_key.values():
-            meter.set_rates(rates, now)

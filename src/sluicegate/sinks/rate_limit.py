@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
-from weakref import WeakSet
 
 from .._core import checks
 from .._core.classify import by_error, caused, classified
@@ -18,7 +17,7 @@ from .._core.public import publish
 from .._core.send import send
 from .._core.sink import SinkDecorator, WriteResult
 from .meter import Meters, Rate, Turn
-from .split import keep, measured
+from .split import keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -35,21 +34,17 @@ THROTTLE_PAUSE = 5.0
 
 @known_arguments()
 class RateLimit(SinkDecorator):
-    """Limits the items and bytes per second; batches pass in order of arrival.
+    """Limits the items per second; batches pass in order of arrival.
 
     Args:
-        items_per_second: default no limit.
-        bytes_per_second: default no limit. Sizes come from `size_of`, or else from the batcher, or
-            else from the length of bytes-like items; an unmeasurable item fails alone.
+        items_per_second: the rate.
         burst: items that may be saved up while the rate is not used; default the rate of a tenth of
             a second, at least 1.
-        burst_bytes: the same for bytes.
-        key: a function from an item to its target (hashable), each with its own buckets; default
+        key: a function from an item to its target (hashable), each with its own bucket; default
             one target. A batch is then written in parts: ready items at once, in the batch's order,
             the others later. An item for which it raises fails alone.
         max_keys: limit on remembered targets, default 10,000; beyond it, the least recently used
-            one is forgotten and starts again with full buckets.
-        size_of: a function from an item to its size in bytes.
+            one is forgotten and starts again with a full bucket.
 
     In any T seconds at most rate x T + the larger of `burst` and the largest batch pass: a batch
     larger than the burst passes when the bucket is full, and the batches behind it wait until the
@@ -64,90 +59,28 @@ class RateLimit(SinkDecorator):
 
     def __init__(
         self,
-        items_per_second: float | None = None,
+        items_per_second: float,
         *,
-        bytes_per_second: float | None = None,
         burst: float | None = None,
-        burst_bytes: float | None = None,
         key: Callable[[Any], Hashable] | None = None,
         max_keys: int = 10_000,
-        size_of: Callable[[Any], int] | None = None,
     ) -> None:
-        if items_per_second is None and bytes_per_second is None:
-            raise checks.bad(
-                "items_per_second",
-                None,
-                "must be given, or bytes_per_second; nothing would be limited otherwise",
-            )
-        self.items_per_second = checks.optional_rate("items_per_second", items_per_second)
-        """Change it with `set_rate`."""
-        self.bytes_per_second = checks.optional_rate("bytes_per_second", bytes_per_second)
-        """Change it with `set_rate`."""
-        self.burst = _burst("burst", burst, "items_per_second", items_per_second)
-        self.burst_bytes = _burst("burst_bytes", burst_bytes, "bytes_per_second", bytes_per_second)
-        for name, function in (("key", key), ("size_of", size_of)):
-            if function is not None and not callable(function):
-                raise checks.bad(name, function, "must be a function of an item")
-        if size_of is not None and bytes_per_second is None:
-            raise checks.bad("size_of", size_of, "goes with bytes_per_second")
+        rate = checks.optional_rate("items_per_second", items_per_second)
+        if rate is None:
+            raise checks.bad("items_per_second", None, "must be given")
+        self.items_per_second = rate
+        self.burst = _burst(burst, rate)
+        if key is not None and not callable(key):
+            raise checks.bad("key", key, "must be a function of an item")
         self.key = key
         self.max_keys = checks.count("max_keys", max_keys)
-        self.size_of = size_of
-        self._applied: WeakSet[_RateLimitSink[Any]] = WeakSet()
-
-    @property
-    def rates(self) -> tuple[Rate, ...]:
-        """The rate and burst of each limited bucket: items, then bytes."""
-        limits = ((self.items_per_second, self.burst), (self.bytes_per_second, self.burst_bytes))
-        return tuple(
-            Rate(rate, max(1.0, rate * BURST_SECONDS) if burst is None else burst)
-            for rate, burst in limits
-            if rate is not None
-        )
-
-    def set_rate(
-        self, items_per_second: float | None = None, *, bytes_per_second: float | None = None
-    ) -> None:
-        """Change the rates of every sink this was applied to and wake waiting batches. `None` keeps
-        a rate.
-
-        A default burst follows its rate. Call it on the loop's thread. Does not suspend.
-
-        Raises `ConfigError` for a bad rate, and for one that was not limited before.
-        """
-        changes = {"items_per_second": items_per_second, "bytes_per_second": bytes_per_second}
-        for name, value in changes.items():
-            if value is not None and getattr(self, name) is None:
-                raise checks.bad(
-                    name,
-                    value,
-                    "was not limited before, and cannot be limited later; give it at construction",
-                )
-        checked = {name: checks.optional_rate(name, value) for name, value in changes.items()}
-        for name, rate in checked.items():
-            if rate is not None:
-                setattr(self, name, rate)
-        for sink in self._applied:
-            sink.rates_changed()
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
         """Wrap `sink`."""
-        made = _RateLimitSink(sink, self)
-        self._applied.add(made)
-        return made
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_applied"}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        vars(self).update(state, _applied=WeakSet())
+        return _RateLimitSink(sink, self)
 
     def __repr__(self) -> str:
-        rates = {
-            "items_per_second": self.items_per_second,
-            "bytes_per_second": self.bytes_per_second,
-        }
-        return f"RateLimit({', '.join(f'{name}={rate:g}' for name, rate in rates.items() if rate is not None)})"
+        return f"RateLimit(items_per_second={self.items_per_second:g})"
 
 
 class _RateLimitSink(WrappingSink[T]):
@@ -166,18 +99,16 @@ class _RateLimitSink(WrappingSink[T]):
         found = super().capabilities
         return found if self._settings.key is None else replace(found, key_prefix_safe=False)
 
-    def rates_changed(self) -> None:
-        """Apply the changed rates of the settings."""
-        if self._known is not None:
-            meters, clock = self._known
-            meters.set_rates(self._settings.rates, clock.now())
-
     def _make_state(self) -> None:
         self._meters(LOOP_CLOCK)
 
     def _meters(self, clock: Clock) -> Meters:
         if self._known is None:
-            self._known = (Meters(self._settings.rates, self._settings.max_keys), clock)
+            settings = self._settings
+            self._known = (
+                Meters(Rate(settings.items_per_second, settings.burst), settings.max_keys),
+                clock,
+            )
         return self._known[0]
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
@@ -209,22 +140,10 @@ class _RateLimitSink(WrappingSink[T]):
         self, batch: Batch[T], now: float, woken: Signal, refused: dict[int, BaseException]
     ) -> list[Turn]:
         """Join the queue of each target in the batch."""
-        settings = self._settings
-        sizes: Sequence[int] = ()
-        if settings.bytes_per_second is not None:
-            sizes, errors = measured(batch, settings.size_of)
-            refused.update(errors)
-        groups = self._groups(batch, refused)
         meters = self._meters(batch.delivery.clock)
         turns: list[Turn] = []
-        for key, indices in groups.items():
-            items = () if settings.items_per_second is None else (float(len(indices)),)
-            in_bytes = (
-                ()
-                if settings.bytes_per_second is None
-                else (float(sum(sizes[index] for index in indices)),)
-            )
-            turn = Turn(meters.of(key, now), indices, items + in_bytes, woken)
+        for key, indices in self._groups(batch, refused).items():
+            turn = Turn(meters.of(key, now), indices, float(len(indices)), woken)
             turn.meter.join(turn)
             turns.append(turn)
         return turns
@@ -234,12 +153,9 @@ class _RateLimitSink(WrappingSink[T]):
     ) -> Mapping[Hashable, Sequence[int]]:
         key = self._settings.key
         if key is None:
-            every = range(len(batch))
-            return {None: [index for index in every if index not in refused] if refused else every}
+            return {None: range(len(batch))}
         groups: dict[Hashable, list[int]] = {}
         for index, item in enumerate(batch):
-            if index in refused:
-                continue
             try:
                 groups.setdefault(key(item), []).append(index)
             except Exception as error:
@@ -313,13 +229,11 @@ def _indices(turns: Sequence[Turn]) -> Sequence[int]:
     )
 
 
-def _burst(name: str, burst: object, rate_name: str, rate: float | None) -> float | None:
+def _burst(burst: object, rate: float) -> float:
     if burst is None:
-        return None
-    if rate is None:
-        raise checks.bad(name, burst, f"goes with {rate_name}")
+        return max(1.0, rate * BURST_SECONDS)
     if isinstance(burst, bool) or not isinstance(burst, (int, float)) or not 0 <= burst < math.inf:
-        raise checks.bad(name, burst, "must be a number of at least 0")
+        raise checks.bad("burst", burst, "must be a number of at least 0")
     return float(burst)
 
 

@@ -2,7 +2,7 @@
 
 - `clock`, `virtual_loop`, `on_clock`: time under the control of a test, its loop, and async tests.
 - `scripted`: sinks; `harness`, `mock_context`: handlers with and without a consumer.
-- `load`: simulated load; `conformance`: suites for your own parts.
+- `conformance`: suites for your own parts.
 - `servers`: embedded servers; `plugin`: the pytest fixtures.
 """
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from .._core.public import later, publish_all
 from .clock import FakeClock
 from .harness import ConsumerHarness
-from .load import Destination, Scenario, Simulated, simulate
 from .mock_context import MockContext
 from .scripted import (
     BlockingSink,
@@ -51,7 +50,6 @@ else:
 __all__ = [
     "BlockingSink",
     "ConsumerHarness",
-    "Destination",
     "EmbeddedKafka",
     "EmbeddedNats",
     "EmbeddedOpenSearch",
@@ -62,9 +60,7 @@ __all__ = [
     "FakeSink",
     "FlakySink",
     "MockContext",
-    "Scenario",
     "ScriptedSink",
-    "Simulated",
     "SlowSink",
     "WouldHang",
     "answer",
@@ -78,7 +74,6 @@ __all__ = [
     "ignore_cancel",
     "ok",
     "partial",
-    "simulate",
     "slow",
 ]
 

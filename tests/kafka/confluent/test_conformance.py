@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from tests.conformance.consumed_source import ConsumedSourceConformance
+from tests.conformance.order_tests import RebalanceTests
 from tests.kafka.confluent.confluent_help import lose, source_of, stored
 from tests.kafka.source import kafka_help
 
@@ -21,7 +22,6 @@ from sluicegate.testing.conformance.source.delivery import (
     DeclarationTests,
     DeliveryTests,
 )
-from sluicegate.testing.conformance.source.order import RebalanceTests
 from sluicegate.testing.conformance.source.subject import SourceUnderTest
 
 if TYPE_CHECKING:

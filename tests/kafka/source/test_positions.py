@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zstandard
+from tests.conformance.source_consumers import WatchedSource
 from tests.kafka.source import kafka_help
 
 from sluicegate import Consumer
@@ -30,7 +31,6 @@ from sluicegate.batcher import LoopClock
 from sluicegate.consumer import Commits, Position, SourceRecord, TopicPartition
 from sluicegate.consumer.progress.offset_map import decode, encode
 from sluicegate.kafka import KafkaSource
-from sluicegate.testing.conformance.source.consumers import WatchedSource
 from sluicegate.testing.conformance.source.subject import News
 
 if TYPE_CHECKING:

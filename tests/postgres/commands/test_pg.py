@@ -81,7 +81,7 @@ def test_a_dry_run_prints_sql_that_installs_and_changes_nothing(log: Log, pg: Pg
 
 def test_a_check_prints_sql_that_repairs(log: Log, pg: Pg) -> None:
     installed(log.dsn, log.schema)
-    execute(log, f"ALTER SEQUENCE {log.sql}.position CACHE 5; DROP INDEX {log.sql}.message_slot")
+    execute(log, f"DROP VIEW {log.sql}.appender; DROP INDEX {log.sql}.message_slot")
     pg("check", log.dsn, "--schema", log.schema, code=1)
     assert pg.err == f"{log.schema}: 2 problems\n"
     execute(log, pg.out)

@@ -8,23 +8,19 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.postgres.streams.log_pool import lent
 from tests.postgres.streams.served_help import consumed, served, stored_offsets
 
-from sluicegate import ConfigError
 from sluicegate.cli import main
-from sluicegate.postgres import SubscriptionAdmin
-from sluicegate.postgres.commands import messages, output
+from sluicegate.postgres.commands import output
 from sluicegate.postgres.streams import options
 from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
-    from pathlib import Path
 
     from tests.postgres.streams.log_help import Log
 
@@ -32,32 +28,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 SECRET = "hush-hush"
-HANDLERS = """
-import asyncio
-import os
-
-from sluicegate import Nak
-
-async def note(message):
-    with open({path!r}, "a") as file:
-        file.write(f"{{message.offset}} {{message.key}} {{message.header('type')}}\\n")
-
-async def fails_at_two(message):
-    await note(message)
-    if message.offset == 2:
-        raise ValueError("no two")
-
-def refuses(message):
-    return Nak()
-
-async def interrupts(message):
-    await note(message)
-    if message.offset == 2:
-        os.kill(os.getpid(), int(os.environ["SIGNAL"]))
-        await asyncio.Event().wait()
-
-not_one = 7
-"""
 
 
 class Stream:
@@ -99,17 +69,6 @@ def stream(
 ) -> Iterator[Stream]:
     with lent(embedded_postgres.dsn) as log:
         yield Stream(log, capsys)
-
-
-@pytest.fixture
-def handled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """The messages that the handlers of the module `replayed` received."""
-    path = tmp_path / "handled"
-    (tmp_path / "replayed.py").write_text(HANDLERS.format(path=str(path)))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.delitem(sys.modules, "replayed", raising=False)
-    return lambda: path.read_text().splitlines() if path.exists() else []
 
 
 def test_lag_by_subscription_and_by_slot(stream: Stream) -> None:
@@ -284,54 +243,6 @@ def test_delete_messages(stream: Stream) -> None:
         stream("delete", *wrong, "--yes", code=2)
 
 
-def test_replay(
-    stream: Stream, handled: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(messages, "PAGE", 2)
-    stream.append("a-1", 0, 1)
-    stream.append("b-1", 0)
-    stream("replay", "replayed:note")
-    assert stream.err == "replayed: 3 messages\n"
-    assert handled() == ["1 a-1 happened", "2 a-1 happened", "3 b-1 happened"]
-    stream("replay", "replayed:note", "--stream", "b-*")
-    stream("replay", "replayed:note", "--category", "a", "--to", "1")
-    stream("replay", "replayed:note", "--category", "a", "--from", "2")
-    assert handled()[3:] == ["3 b-1 happened", "1 a-1 happened", "2 a-1 happened"]
-    assert stream.value("SELECT count(*) FROM {schema}.subscription") == 0
-
-
-def test_a_replay_says_where_it_stopped(stream: Stream, handled: Callable[[], list[str]]) -> None:
-    stream.append("a-1", 0, 1, 2)
-    stream("replay", "replayed:fails_at_two", code=1)
-    assert "stopped at message 2: ValueError" in stream.err
-    assert "1 messages were handled; --from 2 continues" in stream.err
-    stream("replay", "replayed:refuses", code=1)
-    assert "--from 1 continues" in stream.err
-    assert len(handled()) == 2
-    for wrong in ("replayed:not_one", "replayed:none", "missing:note", "nothing"):
-        stream("replay", wrong, code=2)
-    stream("replay", "replayed:note", "--from", "3", "--to", "2", code=2)
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_replay_says_where_it_stopped(
-    stream: Stream,
-    handled: Callable[[], list[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    number: signal.Signals,
-    code: int,
-) -> None:
-    stream.append("a-1", 0, 1, 2)
-    monkeypatch.setenv("SIGNAL", str(int(number)))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark sets its own
-    try:
-        stream("replay", "replayed:interrupts", code=code)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert stream.err == "interrupted: 1 messages were handled; --from 2 continues\n"
-    assert len(handled()) == 2
-
-
 def test_a_wrong_subscription_schema_or_server_is_told_without_secrets(
     stream: Stream, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,7 +255,6 @@ def test_a_wrong_subscription_schema_or_server_is_told_without_secrets(
         ("skip", "x", "1", "--yes"),
         ("delete", "x", "--yes"),
         ("delete", "--before", "1", "--yes"),
-        ("replay", "os:fsdecode"),
     ):
         if "x" in command:
             stream(*command, code=2)
@@ -373,67 +283,12 @@ def test_wrong_slots_and_points_are_bad_use(stream: Stream) -> None:
         assert caught.value.code == 2
 
 
-def test_slots_that_stand_at_a_message_are_listed_with_the_next_step(stream: Stream) -> None:
-    """In pages; the message is shown with its contents on request, and skipped."""
-    stream.append("a-1", 1)
-    stream.append("b-1", 2)
-    for name in ("s", "t"):
-        assert stream.consume(name) == [1, 2]
-    stream("stopped", "--older-than", "0s")
-    assert (stream.out, stream.err) == ("", "no slot has stood at a message for so long\n")
-    stream.append("a-1", 3)
-    stream.append("b-1", 4)
-    stream("stopped", "s")
-    assert stream.out == ""
-    stream("stopped", "s", "--older-than", "0s")
-    lines = [line.split(maxsplit=4) for line in stream.out.splitlines()]
-    assert lines[0] == ["subscription", "slot", "message", "seconds", "why"]
-    assert {(name, at, why) for name, _, at, _, why in lines[1:]} == {
-        ("s", "3", "no process serves the subscription"),
-        ("s", "4", "no process serves the subscription"),
-    }
-    assert "`sluicegate stream skip DSN SUBSCRIPTION MESSAGE` skips it" in stream.err
-    found, after = [], list[str]()
-    while True:
-        stream("stopped", "--older-than", "0s", "--limit", "1", "--json", *after)
-        page = json.loads(stream.out)
-        found += [(each["subscription"], each["slot"]["oldest"]) for each in page["slots"]]
-        if page["next"] is None:
-            break
-        after = ["--after", page["next"]]
-    assert sorted(found) == [("s", 3), ("s", 4), ("t", 3), ("t", 4)]
-    stream("show", "3")
+def test_a_message_is_shown_with_its_contents_on_request_and_skipped(stream: Stream) -> None:
+    stream.append("a-1", 1, 2)
+    stream("show", "2")
     assert json.loads(stream.out)["stream"] == "a-1"
     assert "data" not in json.loads(stream.out)
-    stream("show", "3", "--payload")
+    stream("show", "2", "--payload")
     assert {"data", "metadata"} < json.loads(stream.out).keys()
     stream("show", "99", code=2)
     assert "no message at 99" in stream.err
-    stream("skip", "s", "3", "--yes")
-    stream("stopped", "s", "--older-than", "0s")
-    assert len(stream.out.splitlines()) == 2
-    for wrong in ("x", "1" * 5000 + " s"):
-        stream("stopped", "--after", wrong, code=2)
-        assert f"after='{wrong[:9]}" in stream.err
-
-
-def test_a_subscription_deleted_during_a_list_is_left_out(stream: Stream) -> None:
-    stream.append("a-1", 1)
-    for name in ("s", "t"):
-        assert stream.consume(name) == [1]
-    stream.append("a-1", 2)
-
-    class Deleting(SubscriptionAdmin):
-        async def explain(self, *arguments: Any, **options: Any) -> Any:
-            if arguments == ("s",):
-                await self.delete("s")
-            return await super().explain(*arguments, **options)
-
-    async def stopped(*names: str) -> list[str]:
-        async with Deleting(stream.log.dsn, schema=stream.log.schema) as admin:
-            page = await admin.stopped(*names, seconds=0)
-        return [each.subscription for each in page.items]
-
-    assert asyncio.run(stopped()) == ["t"]
-    with pytest.raises(ConfigError, match="subscription='s'"):
-        asyncio.run(stopped("s"))

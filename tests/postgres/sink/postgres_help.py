@@ -1,7 +1,7 @@
 """Helpers for the tests of `PostgresSink`: a table per test, and a proxy that cuts a connection at
 a chosen word.
 
-White box: a column of a table, as values are encoded for it.
+White box: a column of a table, as values are encoded for it; sinks with a forced statement.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import asyncpg
+from benchmarks.postgres.forced import forced
 from tests.postgres.access_help import access_from
 
 from sluicegate import RefusedError, RowBatch, send
@@ -40,10 +41,12 @@ class Database:
         columns: Sequence[str] | Mapping[str, str] = ("id", "word"),
         *,
         dsn: str | PostgresAccess | None = None,
+        statement: str = "auto",
         **options: Any,
     ) -> PostgresSink:
         given = access_from(dsn or self.dsn, options)
-        return PostgresSink(given, table=self.table, columns=columns, **options)
+        sink = PostgresSink(given, table=self.table, columns=columns, **options)
+        return forced(sink, statement)
 
     async def rows(self, order: str = "1, 2") -> list[tuple[Any, ...]]:
         return [

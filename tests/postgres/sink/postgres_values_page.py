@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tests.postgres.sink.postgres_help import batch_of
 from tests.postgres.sink.postgres_values_help import GOOD, column_types, connected, table_of, tried
 
-from sluicegate import ConfigError, send
+from sluicegate import send
 from sluicegate.testing import embedded_postgres
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ _TAIL = """
   it is a further dimension.
 - The types **sent as text** are those that asyncpg cannot encode in binary form; likewise their
   arrays, and composites and ranges that contain them. The sink sends text, which the server
-  converts. They are never written by `COPY` directly: `statement="copy"` is refused when the sink is
-  opened.
+  converts. They are never written by `COPY` directly.
 - With codecs of your own, a column takes what its codec takes.
 
 ## Inferred types
@@ -137,11 +136,10 @@ async def _send(sink: PostgresSink, rows: list[Any]) -> dict[int, BaseException]
 
 
 async def _is_sent_as_text(db: Database) -> bool:
-    try:
-        async with db.sink(("id", "v"), pool_size=1, statement="copy"):
-            return False
-    except ConfigError:
-        return True
+    async with db.sink(("id", "v"), pool_size=1) as sink:
+        table = sink._table
+        assert table is not None
+        return bool(table.plan.uncopied or table.plan.texts)
 
 
 if __name__ == "__main__":

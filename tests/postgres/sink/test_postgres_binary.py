@@ -65,9 +65,6 @@ COLUMNS: list[tuple[str, str, Any, st.SearchStrategy[Any]]] = [
     ("numeric", "numeric", pa.decimal128(12, 2), CENTS),
     ("numeric", "numeric", pa.decimal128(38, 18), WIDE),
     ("numeric", "numeric", pa.int64(), ints(64)),
-    ("integer[]", "integer[]", pa.list_(pa.int32()), st.lists(maybe(ints(32)), max_size=4)),
-    ("text[]", "text[]", pa.large_list(pa.string()), st.lists(maybe(TEXT), max_size=3)),
-    ("numeric[]", "numeric[]", pa.list_(pa.decimal128(12, 2)), st.lists(CENTS, max_size=3)),
 ]
 NAMES = [f"c{place}" for place in range(len(COLUMNS))]
 

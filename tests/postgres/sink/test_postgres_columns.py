@@ -72,9 +72,6 @@ TYPES: list[tuple[str, Any, list[Any]]] = [
         pa.decimal128(18, 18),
         [Decimal("0.123456789012345678"), Decimal("-0.000000000000000001")],
     ),
-    ("integer[]", pa.list_(pa.int32()), [[1, 2, 3], [], [None, 4]]),
-    ("text[]", pa.list_(pa.string()), [["a", "", None], ["ü"]]),
-    ("timestamptz[]", pa.list_(pa.timestamp("us", "UTC")), [[dt.datetime(2026, 1, 1, tzinfo=UTC)]]),
 ]
 
 

@@ -58,7 +58,6 @@ async def test_types_of_every_kind_are_compared_without_a_statement(
             through,
             table=f'{db.table} of "kinds"',
             columns=[f"v{number}" for number in range(len(KINDS))],
-            statement="copy",
         )
         async with sink:
             assert await send(sink, batch_of([tuple(KINDS.values())] * 60)) == {}

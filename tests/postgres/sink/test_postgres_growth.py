@@ -311,7 +311,11 @@ async def test_without_the_right_to_create_the_repair_names_schema_and_role(
             f"CREATE SCHEMA s_{writer.name}; GRANT USAGE ON SCHEMA s_{writer.name} TO {writer.name}"
         )
         try:
-            options = {"schema": f"s_{writer.name}", "create_table": "if_missing", **KEY}
+            options: dict[str, Any] = {
+                "schema": f"s_{writer.name}",
+                "create_table": "if_missing",
+                **KEY,
+            }
             repair = f'grant CREATE on schema "s_{writer.name}" at .* to role {writer.name}'
             with pytest.raises(ConfigError, match=repair):
                 async with granted.sink(TYPES, dsn=writer.dsn, **options):

@@ -18,7 +18,7 @@ from tests.postgres.sink.postgres_help import batch_of, database, outcomes, writ
 
 from sluicegate import ArrowBatch, Outcome, PermanentError, send
 from sluicegate._core.logs import for_log
-from sluicegate.postgres import PostgresAccess, PostgresSink
+from sluicegate.postgres import PostgresAccess
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock
@@ -253,7 +253,7 @@ async def test_a_codec_of_the_users_encodes_by_itself(
     async with database(dsn, "id int PRIMARY KEY, word jsonb, doc json") as db:
         ways: list[dict[str, Any]] = [{"statement": "insert"}, {"copy_threshold": 1}]
         for way in ways:
-            sink = PostgresSink(access, table=db.table, columns=("id", "word", "doc"), **way)
+            sink = db.sink(("id", "word", "doc"), dsn=access, **way)
             await db.con.execute(f"TRUNCATE {db.table}")
             async with sink:
                 rows = [(1, {"n": 1}, {"n": 1}), (None, {"n": 1}, None), (2, {"n": 1}, [2])]

@@ -110,7 +110,8 @@ async def test_tables_of_letters_and_of_state_are_recognised(
         printed(db, SETTINGS[0]) as dsn,
     ):
         for is_new in (True, False):
-            assert (await prepare(dsn, "printed_letters", None)).is_new is is_new
+            statement = await prepare(dsn, "printed_letters", None)
+            assert (statement is not None) is is_new
         con = await asyncpg.connect(dsn)
         try:
             for _ in range(2):

@@ -1,5 +1,6 @@
-"""The statement depends on the number of rows, or is specified; in any case a batch is one
-transaction.
+"""The statement depends on the number of rows; in any case a batch is one transaction.
+
+White box: sinks with a forced statement.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def kinds_of(statements: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("mode", ["error", "ignore", "update"])
 @pytest.mark.parametrize("statement", STATEMENTS)
-async def test_the_statement_that_was_asked_for_is_used_at_any_size(
+async def test_each_statement_writes_a_batch_of_any_size(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, statement: str
 ) -> None:
     """B-T24, B-T25, batcher/B37, batcher/B39."""
@@ -134,10 +135,8 @@ async def test_the_same_batch_twice_and_bad_rows_whatever_was_asked_for(
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        ({"statement": "upsert"}, "statement"),
-        ({"statement": "copy", "copy_threshold": 5}, "copy_threshold"),
-        ({"statement": "unnest", "staging_threshold": 5}, "staging_threshold"),
-        ({"statement": "copy", "returning": ("id",)}, "returning"),
+        ({"copy_threshold": 0}, "copy_threshold"),
+        ({"staging_threshold": -1}, "staging_threshold"),
         ({"returning": "id"}, "returning"),
         ({"returning": ()}, "returning"),
     ],
@@ -145,34 +144,6 @@ async def test_the_same_batch_twice_and_bad_rows_whatever_was_asked_for(
 def test_what_cannot_be_is_refused_at_construction(arguments: dict[str, Any], name: str) -> None:
     with pytest.raises(ConfigError, match=f"^{name}="):
         to_words("postgresql://there", **arguments)
-
-
-async def test_what_the_table_cannot_take_by_a_statement_is_refused_at_opening(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
-) -> None:
-    async def with_codec(con: Any) -> None:
-        await con.set_type_codec("jsonb", schema="pg_catalog", encoder=str, decoder=str)
-
-    async with database(embedded_postgres.dsn, "id int[], word jsonb") as db:
-        with pytest.raises(
-            ConfigError, match=r"statement='unnest': .* split the values of these columns: id"
-        ):
-            async with db.sink(statement="unnest"):
-                pass
-        only_text = (
-            "statement='copy': asyncpg encodes the values of these columns only as text.*: word;"
-        )
-        with pytest.raises(ConfigError, match=only_text):
-            async with db.sink(statement="copy", connect_options={"init": with_codec}):
-                pass
-        async with db.sink(
-            ("word",), statement="unnest", connect_options={"init": with_codec}
-        ) as sink:
-            assert await written(sink, [("[1]",)] * 3) == {}
-    async with database(embedded_postgres.dsn, "id int, word tsvector") as db:
-        with pytest.raises(ConfigError, match=only_text):
-            async with db.sink(statement="copy"):
-                pass
 
 
 def test_more_workers_than_connections_are_refused() -> None:

@@ -14,6 +14,7 @@ from sluicegate.postgres import check_streams, install_streams
 from sluicegate.postgres.schema.check import check
 from sluicegate.postgres.schema.installation import install, taken_classes
 from sluicegate.postgres.schema.objects import schema_objects
+from sluicegate.postgres.schema.opened import filled
 
 if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock
@@ -28,18 +29,9 @@ PLANTED = {
         "CREATE OR REPLACE FUNCTION {s}.horizon() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'"
     ),
     "view-missing": "DROP VIEW {s}.appender",
-    "view-changed": (
-        "CREATE OR REPLACE VIEW {s}.appender AS SELECT 0::bigint AS mark, pid, virtualtransaction "
-        "FROM pg_locks"
-    ),
     "index-missing": "DROP INDEX {s}.message_slot",
-    "constraint-missing": "ALTER TABLE {s}.message DROP CONSTRAINT message_version",
     "table-missing": "DROP TABLE {s}.parked",
-    "sequence-options": "ALTER SEQUENCE {s}.position CACHE 10",
     "sequence-behind": "SELECT setval('{s}.position', 1)",
-    "default-changed": (
-        "ALTER TABLE {s}.message ALTER position SET DEFAULT nextval('{s}.position')"
-    ),
     "public-rights": "GRANT EXECUTE ON FUNCTION {s}.append TO PUBLIC",
     "subscription-ahead": (
         "INSERT INTO {s}.subscription (name, selection, start, earlier) "
@@ -112,7 +104,7 @@ async def test_a_log_of_the_same_class_as_another_gets_its_own(
         own = (await taken_classes(con))[log.schema]
         for each in schema_objects():
             if "{class}" in each.statement:
-                await con.execute(each.sql(other.schema, own, replaces=True))
+                await con.execute(filled(each.statement, other.schema, own))
         await con.execute(f"UPDATE {other.sql}.meta SET value = '{own}' WHERE name = 'class'")
         assert log.schema in (await _found(con, other))["class-shared"].text
         problem = (await _found(con, log))["class-shared"]

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conformance.park_store_suite import ParkStoreConformance
 from tests.postgres.streams.log_help import Log, installed, role
 from tests.postgres.streams.served_help import consumed, served, stored_offsets
 
@@ -19,7 +20,6 @@ from sluicegate import ConfigError, Consumer, RetryPolicy
 from sluicegate.consumer import ConsumerObserver, ParkedRecord, Poison
 from sluicegate.postgres import ParkAdmin, PostgresParkStore, install_streams
 from sluicegate.postgres.streams.selection import slot_of
-from sluicegate.testing.conformance import ParkStoreConformance
 from sluicegate.testing.conformance.source.subject import News
 
 if TYPE_CHECKING:

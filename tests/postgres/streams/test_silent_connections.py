@@ -346,7 +346,7 @@ async def test_a_part_of_a_consumer_continues_and_closes_in_time(
     """Judged by its table, which has each message once. The outage is reported."""
     caplog.set_level(logging.DEBUG, "sluicegate")
     monkeypatch.setattr(dead_letters, "WRITE_WITHIN", SOON)
-    columns = ", ".join(f"{each.name} {each.types[0]} {each.rest}" for each in COLUMNS)
+    columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
     async with silent_proxy(log.dsn) as proxy, log.connected() as con:
         await con.execute(
             f"CREATE TABLE {log.sql}.rows (n int); CREATE TABLE {log.sql}.dead_letters ({columns})"

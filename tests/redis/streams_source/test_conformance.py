@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from redis.asyncio import Redis
+from tests.conformance.consumed_source import OrderedSourceConformance
 from tests.examples.example import load
 
 from sluicegate.consumer import Position, TopicPartition
-from sluicegate.testing.conformance import SourceConformance
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -28,7 +28,7 @@ LEASE = 3.0
 NAMES = itertools.count()
 
 
-class TestTheSourceOfTheGuide(SourceConformance):
+class TestTheSourceOfTheGuide(OrderedSourceConformance):
     """consumer/C:N7: entries have the ids `0-1`, `0-2` and so on, which are the offsets from 0 on."""
 
     capabilities = EXAMPLE.RedisStreamsSource.capabilities

@@ -53,7 +53,7 @@ trigger = "often"
 kind = "postgres"
 dsn = "${NOT_SET_ANYWHERE}"
 table = 5
-statement = "x"
+stages = "x"
 conflict_colums = ["tailnum"]
 pool_size = 0
 stack = [
@@ -87,7 +87,7 @@ FOUND = """\
 : write.order_by: has no meaning without key
 : write.chunk_rows: chunk_rows=0: must be a whole number of at least 1
 : sinks.aircraft.conflict_colums: is unknown to postgres; did you mean 'conflict_columns'?
-: sinks.aircraft.statement: statement='x': must be one of 'auto', 'values', 'insert', 'unnest', 'copy'
+: sinks.aircraft.stages: stages='x': must be one of 'logged', 'unlogged'
 : sinks.aircraft.table: table=5: must be a name: text that is not empty, without NUL
 : sinks.aircraft.pool_size: pool_size=0: must be a whole number of at least 1
 : sinks.aircraft.stack[0].kind: 'timeot' is not a decorator; did you mean 'timeout'?
@@ -361,14 +361,14 @@ def test_no_value_of_the_environment_is_ever_shown() -> None:
     sinks = {
         "memory": Destination(
             kind="postgres",
-            arguments={"dsn": "${DSN}", "table": "t", "statement": "env:RATE"},
+            arguments={"dsn": "${DSN}", "table": "t", "stages": "env:RATE"},
             stack=[Layer(kind="retry", arguments={"attempts": "x${RATE}x"})],
         )
     }
     pipeline = declared(sinks=sinks)
     shown = "\n".join([*said(pipeline, environment), pipeline.explain(), repr(pipeline)])
     assert "much-too-secret" not in shown
-    assert "statement='${RATE}': must be one of" in shown
+    assert "stages='${RATE}': must be one of" in shown
     assert "dsn=${DSN}" in pipeline.explain()
 
 

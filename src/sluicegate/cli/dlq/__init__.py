@@ -11,16 +11,14 @@ from ..._core.public import later
 if TYPE_CHECKING:
     from ...files.letters import FileStore
     from ...kafka.letters import KafkaStore
-    from ...postgres.client.names import table_name
-    from ...postgres.letters.store import PostgresStore, Prepared, prepare
+    from ...postgres.letters.store import PostgresStore, prepare
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
             "..files.letters": ["FileStore"],
             "..kafka.letters": ["KafkaStore"],
-            "..postgres.client.names": ["table_name"],
-            "..postgres.letters.store": ["Prepared", "prepare", "PostgresStore"],
+            "..postgres.letters.store": ["prepare", "PostgresStore"],
         },
     )
 
@@ -28,7 +26,5 @@ __all__ = [
     "FileStore",
     "KafkaStore",
     "PostgresStore",
-    "Prepared",
     "prepare",
-    "table_name",
 ]

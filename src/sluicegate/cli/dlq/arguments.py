@@ -18,7 +18,7 @@ from ...letters.store import StoreError
 from ..console import UseError
 from ..parser import DSN, count, when
 from ..spool.letters import SpoolStore, is_spool
-from . import FileStore, PostgresStore, table_name
+from . import FileStore, PostgresStore
 
 if TYPE_CHECKING:
     import argparse
@@ -44,7 +44,7 @@ def dlq_options(parser: Parser) -> None:
         "replay": "send letters through a stack of sinks; run it again to continue an "
         "interrupted replay",
         "purge": "remove letters permanently; by default the replayed ones",
-        "init": "create the table for dead letters, or add missing columns",
+        "init": "create the table for dead letters",
     }
     for name, text in texts.items():
         command = add(name, text, f"sluicegate dlq {name} {_EXAMPLES[name]}")
@@ -56,41 +56,31 @@ def dlq_options(parser: Parser) -> None:
         )
         _table_options(command)
         if name == "show":
-            command.add_argument(
-                "letters", nargs="+", metavar="LETTER", help="a letter's own key, or a prefix of it"
+            command.argument(
+                "letters", "LETTER", "a letter's own key, or a prefix of it", nargs="+"
             )
         if name != "init":
             _filters(command, name)
         if name in {"list", "replay"}:
-            command.add_argument("--limit", type=count, metavar="N", help="at most N letters")
+            command.argument("--limit", "N", "at most N letters", type=count)
         if name == "list":
-            command.add_argument(
-                "--json",
-                action="store_true",
-                help="print all fields, one line of JSON per letter",
-            )
+            command.flag("--json", "print all fields, one line of JSON per letter")
         if name in {"replay", "purge", "init"}:
-            command.add_argument(
-                "--dry-run", action="store_true", help="change nothing; print what would be done"
-            )
+            command.flag("--dry-run", "change nothing; print what would be done")
         if name == "purge":
-            command.add_argument(
-                "--yes",
-                action="store_true",
-                help="do not ask before removing letters that were not replayed",
-            )
+            command.flag("--yes", "do not ask before removing letters that were not replayed")
         if name == "replay":
             _replay_options(command)
 
 
-def _table_options(parser: argparse.ArgumentParser) -> None:
+def _table_options(parser: Parser) -> None:
     parser.add_argument(
         "--table", default="dead_letters", help="the table, with PostgreSQL (default: dead_letters)"
     )
     parser.add_argument("--schema", help="the table's schema (default: found by the search path)")
 
 
-def _filters(parser: argparse.ArgumentParser, name: str) -> None:
+def _filters(parser: Parser, name: str) -> None:
     if name == "show":
         parser.set_defaults(state="all")
         return
@@ -104,43 +94,29 @@ def _filters(parser: argparse.ArgumentParser, name: str) -> None:
             default=state,
             help=f"letters in this state; left is pending or interrupted (default: {state})",
         )
-    parser.add_argument(
-        "--key",
-        action="append",
-        default=[],
-        metavar="KEY",
-        help="letters of items with this key, as `list` prints it; repeatable",
-    )
-    parser.add_argument(
-        "--letter",
-        action="append",
-        default=[],
-        metavar="LETTER",
-        help="letters whose own key begins with LETTER; repeatable",
-    )
+    parser.several("--key", "KEY", "letters of items with this key, as `list` prints it")
+    parser.several("--letter", "LETTER", "letters whose own key begins with LETTER")
     parser.add_argument("--batcher", help="letters from the batcher of this name")
     parser.add_argument("--tenant", help="letters of this tenant, as text or JSON")
-    parser.add_argument(
-        "--error-type", metavar="NAME", help="name of the Python class of the error or of its cause"
-    )
-    parser.add_argument("--code", metavar="CODE", help="SQLSTATE or HTTP status: 23502, 422")
-    parser.add_argument(
+    parser.argument("--error-type", "NAME", "name of the Python class of the error or of its cause")
+    parser.argument("--code", "CODE", "SQLSTATE or HTTP status: 23502, 422")
+    parser.argument(
         "--error-class",
+        "CLASS",
+        f"the error's class: {', '.join(each.value for each in ErrorClass)}",
         choices=[each.value for each in ErrorClass],
-        metavar="CLASS",
-        help=f"the error's class: {', '.join(each.value for each in ErrorClass)}",
     )
-    parser.add_argument("--message", metavar="TEXT", help="text contained in the error's message")
-    parser.add_argument(
+    parser.argument("--message", "TEXT", "text contained in the error's message")
+    parser.argument(
         "--since",
+        "TIME",
+        "last attempt at or after TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
         type=when,
-        metavar="TIME",
-        help="last attempt at or after TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
     )
-    parser.add_argument("--until", type=when, metavar="TIME", help="last attempt before TIME")
+    parser.argument("--until", "TIME", "last attempt before TIME", type=when)
 
 
-def _replay_options(parser: argparse.ArgumentParser) -> None:
+def _replay_options(parser: Parser) -> None:
     targets = parser.add_mutually_exclusive_group(required=True)
     targets.add_argument(
         "--to",
@@ -160,27 +136,22 @@ def _replay_options(parser: argparse.ArgumentParser) -> None:
         help="the pipe that wrote the letters, or a function that returns it: a source's record "
         "passes its transform and sink, a refused row its sink",
     )
-    parser.add_argument(
+    parser.argument(
         "--decode",
-        metavar="MODULE:NAME",
-        help="with --to or --pipe: a function that converts decoded JSON into an item or row",
+        "MODULE:NAME",
+        "with --to or --pipe: a function that converts decoded JSON into an item or row",
     )
-    parser.add_argument(
+    parser.argument(
         "--batch-size",
-        type=count,
-        metavar="ITEMS",
-        help="letters per batch (default: 500); with --handler, messages of different keys that "
+        "ITEMS",
+        "letters per batch (default: 500); with --handler, messages of different keys that "
         "are handled at once (default: 1)",
+        type=count,
     )
-    parser.add_argument(
-        "--any-order",
-        action="store_true",
-        help="send letters of a key even if earlier ones remain",
-    )
-    parser.add_argument(
+    parser.flag("--any-order", "send letters of a key even if earlier ones remain")
+    parser.flag(
         "--at-least-once",
-        action="store_true",
-        help="with --to or --pipe: send letters that may have been delivered as if they had not been",
+        "with --to or --pipe: send letters that may have been delivered as if they had not been",
     )
 
 
@@ -212,20 +183,14 @@ def store_of(name: str, table: str, schema: str | None) -> Store:
     if not is_dsn(name):
         path = path_of(name)
         return SpoolStore(path) if is_spool(path) else FileStore(path)
-    schema, table = table_of(table, schema)
-    return PostgresStore(name, table, schema)
+    return PostgresStore(name, check_table(table), schema)
 
 
-def table_of(table: str, schema: str | None) -> tuple[str | None, str]:
-    """Return the schema and table of `--table` and `--schema`. Raises `ConfigError`."""
-    own, name = table_name("--table", table)
-    if own is not None and schema is not None:
-        raise bad(
-            "--table",
-            table,
-            'must be a table without its schema if --schema is given; quote a name with a dot: "..."',
-        )
-    return own or schema, name
+def check_table(table: str) -> str:
+    """Check the name of `--table`. Raises `ConfigError`."""
+    if "." in table:
+        raise bad("--table", table, "must be a name without its schema; give that by --schema")
+    return table
 
 
 def is_dsn(name: str) -> bool:

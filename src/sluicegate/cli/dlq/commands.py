@@ -34,18 +34,17 @@ from ..console import (
 )
 from . import prepare
 from .arguments import (
+    check_table,
     is_dsn,
     is_topic,
     path_of,
     selection_of,
     store_of,
-    table_of,
 )
 from .output import (
     details,
     json_of,
     line_of,
-    report_missing_keys,
     say_unreadable,
     say_why_none,
     stops_of,
@@ -60,7 +59,6 @@ if TYPE_CHECKING:
 
     from ...letters.letter import Selection
     from ...letters.store import Store
-    from . import Prepared
     from .replay import ReplayRules
 
 
@@ -104,7 +102,6 @@ async def _run(
 async def _list(options: argparse.Namespace, store: Store) -> int:
     number = 0
     selection = selection_of(options)
-    is_mistaken = await report_missing_keys(selection, store)
     async with aclosing(store.letters(selection)) as letters:
         async for letter in letters:
             if number == options.limit:
@@ -112,7 +109,7 @@ async def _list(options: argparse.Namespace, store: Store) -> int:
             number += 1
             print(json_of(letter) if options.json else encodable(line_of(letter)))
     say(f"{number} dead letters")
-    if not number and not is_mistaken:
+    if not number:
         await say_why_none(store)
     return OK
 
@@ -134,8 +131,6 @@ async def _show(options: argparse.Namespace, store: Store) -> int:
 async def _replay(options: argparse.Namespace, store: Store) -> int:
     sink, rules = target_of(options)
     selection = selection_of(options)
-    if await report_missing_keys(selection, store):
-        return BAD_USE
     if options.dry_run:
         return await _dry_run(options, store, selection, rules)
     replay = Replay(store, sink, rules)
@@ -221,8 +216,6 @@ async def _find(options: argparse.Namespace, selection: Selection) -> _Found | i
     """Return the letters to remove, or the exit code if there are none."""
     found = _Found()
     async with store_of(options.store, options.table, options.schema) as store:
-        if await report_missing_keys(selection, store):
-            return BAD_USE
         async with aclosing(store.letters(selection)) as letters:
             async for letter in letters:
                 found.keys.add(letter.key)
@@ -256,9 +249,9 @@ class _Found:
 
 
 async def init(options: argparse.Namespace) -> int:
-    """Create or extend the table of a PostgreSQL store, and report the changes.
+    """Create the table of a PostgreSQL store, unless it exists.
 
-    Other stores need no preparation, which is reported instead. With `--dry-run` the statements are
+    Other stores need no preparation, which is reported instead. With `--dry-run` the statement is
     printed on standard output and not run. Running it again changes nothing. Returns the exit code.
     Raises `StoreError` if the name is not that of a store or the server refuses, and `ConfigError`
     for a bad table.
@@ -270,19 +263,10 @@ async def init(options: argparse.Namespace) -> int:
         path = path_of(options.store)
         say(f"{path}: nothing to do, FileSink creates a file of dead letters itself")
         return OK
-    schema, table = table_of(options.table, options.schema)
-    prepared = await prepare(options.store, table, schema, dry_run=options.dry_run)
-    if options.dry_run:
-        for statement in prepared.statements:
-            print(encodable(f"{statement};"))
-    say(_describe_change(prepared, is_done=not options.dry_run))
+    table, schema = check_table(options.table), options.schema
+    statement = await prepare(options.store, table, schema, dry_run=options.dry_run)
+    if options.dry_run and statement is not None:
+        print(encodable(f"{statement};"))
+    does = "would create" if options.dry_run else "created"
+    say("the table exists already" if statement is None else f"{does} the table {table}")
     return OK
-
-
-def _describe_change(prepared: Prepared, *, is_done: bool) -> str:
-    if not prepared.statements:
-        return f"{prepared.table} is up to date already"
-    if prepared.is_new:
-        return f"{'created' if is_done else 'would create'} the table {prepared.table}"
-    columns = ", ".join(prepared.columns)
-    return f"{'added' if is_done else 'would add'} to {prepared.table}: {columns}"

@@ -1,7 +1,7 @@
 """The output of `sluicegate dlq`: letters on standard output, messages on standard error.
 
 A mistyped name must not look like an empty store: an empty selection is
-printed with the number of letters, and with the keys that no letter has.
+printed with the number of letters.
 """
 
 from __future__ import annotations
@@ -128,20 +128,3 @@ async def say_why_none(store: Store) -> None:
         if states
         else "there are no dead letters"
     )
-
-
-async def report_missing_keys(selection: Selection, store: Store) -> bool:
-    """Print selected keys that no letter of any state has; return whether there are any."""
-    if not selection.keys:
-        return False
-    others = {key: key[1:] if key.startswith(":") else f":{key}" for key in selection.keys}
-    found: set[str | None] = set()
-    async with aclosing(store.letters(Selection(keys=(*others, *others.values())))) as letters:
-        async for letter in letters:
-            found.add(letter.item_key)
-    for key in set(others) - found:
-        say(
-            f"no dead letter has the key {key!r}"
-            + (f"; some have {others[key]!r}" if others[key] in found else "")
-        )
-    return not found.issuperset(others)

@@ -28,19 +28,17 @@ _LONGEST_SOCKET = 90
 
 def options_of(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
+    parser.argument(
         "object",
-        metavar="MODULE:OBJECT",
-        help="an async function without arguments, a pipe, a flow, or a function that returns one",
+        "MODULE:OBJECT",
+        "an async function without arguments, a pipe, a flow, or a function that returns one",
     )
-    parser.add_argument(
-        "--processes", type=count, required=True, metavar="N", help="the number of processes"
-    )
-    parser.add_argument(
+    parser.argument("--processes", "N", "the number of processes", type=count, required=True)
+    parser.argument(
         "--probes",
+        "[HOST:]PORT",
+        f"serve /ready, /live and /metrics of all processes there; default host: {_LOOPBACK}",
         type=_address,
-        metavar="[HOST:]PORT",
-        help=f"serve /ready, /live and /metrics of all processes there; default host: {_LOOPBACK}",
     )
 
 

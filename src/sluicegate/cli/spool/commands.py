@@ -295,36 +295,28 @@ def _options(parser: Parser) -> None:
     for name, text in _COMMANDS.items():
         example = f"sluicegate spool {name} spool/audit{_EXAMPLES.get(name, '')}"
         command = add(name, text, example)
-        command.add_argument("path", type=Path, metavar="PATH", help="the folder of the spool")
+        command.argument("path", "PATH", "the folder of the spool", type=Path)
         if name == "export":
-            command.add_argument("file", metavar="FILE", help="a new file, or - for the output")
+            command.argument("file", "FILE", "a new file, or - for the output")
         if name in {"list", "export"}:
-            command.add_argument("--parked", action="store_true", help="the parked items instead")
+            command.flag("--parked", "the parked items instead")
         if name in {"stat", "list"}:
-            command.add_argument("--json", action="store_true", help="print JSON")
+            command.flag("--json", "print JSON")
         if name == "list":
-            command.add_argument("--first", type=count, metavar="N", help="at most N items")
-            command.add_argument(
+            command.argument("--first", "N", "at most N items", type=count)
+            command.argument(
                 "--from",
+                "OFFSET",
+                "only items from this offset on",
                 type=_offset,
                 default=0,
                 dest="start",
-                metavar="OFFSET",
-                help="only items from this offset on",
             )
-            command.add_argument("--values", action="store_true", help="show how each value starts")
+            command.flag("--values", "show how each value starts")
         if name == "replay":
-            command.add_argument(
-                "--offset",
-                type=_offset,
-                action="append",
-                default=[],
-                metavar="OFFSET",
-                help="only the parked item with this offset; repeatable",
-            )
-            command.add_argument(
-                "--dry-run", action="store_true", help="move nothing; print how many would be moved"
-            )
+            told = "only the parked item with this offset"
+            command.several("--offset", "OFFSET", told, type=_offset)
+            command.flag("--dry-run", "move nothing; print how many would be moved")
 
 
 def _offset(text: str) -> int:

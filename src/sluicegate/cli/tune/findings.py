@@ -1,7 +1,4 @@
-"""The findings of `sluicegate tune`, as text, as one JSON document and as a picture.
-
-In the document every figure names its unit: `_seconds`, `_bytes`, `_items` or `_per_second`.
-"""
+"""The findings of `sluicegate tune`, as text and as a picture."""
 
 from __future__ import annotations
 
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
     from ...batcher.limits import Limits
     from .worksheet import Measured, Needs
 
-FORMAT = 1
-"""The version of the document. It does not change when fields are added."""
 THROUGHPUT, TIME, KNEE = "#1f6f8b", "#c8553d", "#9aa5ab"
 
 
@@ -106,46 +101,6 @@ class Findings:
             f"{written}; best of the sizes measured: {best.size:,} items, "
             f"{best.per_second:,.0f} items/s; the knee is not known"
         )
-
-    def as_document(self) -> dict[str, Any]:
-        """Return the findings for `--json`."""
-        has_end = self.is_complete and bool(self.sizes)
-        knee = self.knee if has_end else None
-        return {
-            "format": FORMAT,
-            "sink": self.sink,
-            "complete": self.is_complete,
-            "written_items": self.items,
-            "sizes": [_as_entry(one) for one in self.sizes],
-            "workers": [_as_entry(one) for one in self.workers],
-            "refused_items": self.refused,
-            "knee_items": None if knee is None else knee.size,
-            "summary": self.headline if has_end else self.as_partial_text(),
-            "limits": _limits(self.limits()) if has_end else None,
-            "item_bytes": self.item_bytes,
-            "memory_bytes": memory(self.limits(), self.item_bytes) if has_end else None,
-            "remarks": self.remarks() if has_end else [],
-        }
-
-
-def _as_entry(one: Measured) -> dict[str, Any]:
-    return {
-        "batch_items": one.size,
-        "workers": one.workers,
-        "median_seconds": one.write,
-        "least_seconds": min(one.seconds),
-        "most_seconds": max(one.seconds),
-        "items_per_second": one.per_second,
-    }
-
-
-def _limits(limits: Limits) -> dict[str, Any]:
-    return {
-        "max_items": limits.max_items,
-        "max_delay_seconds": limits.delay,
-        "workers": limits.workers,
-        "max_pending_items": limits.max_pending_items,
-    }
 
 
 def draw(measured: Sequence[Measured], knee: Measured | None, title: str, target: Path) -> None:

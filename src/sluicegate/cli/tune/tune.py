@@ -10,10 +10,8 @@ import argparse
 import asyncio
 import importlib.util
 import inspect
-import json
 import re
 import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,94 +28,75 @@ from .worksheet import Needs, fewest_workers, with_margin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import TextIO
 
     from ..._core.sink import Sink
+    from ..parser import Parser
 
 SIZES = (1, 10, 100, 1000, 10_000)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
 
 
-def tune_options(parser: argparse.ArgumentParser) -> None:
+def tune_options(parser: Parser) -> None:
     """Declare the arguments."""
-    parser.add_argument(
+    parser.argument(
         "sink",
-        metavar="MODULE:SINK",
-        help="a sink, a stack, a function of a batch, or a function that returns one of these",
+        "MODULE:SINK",
+        "a sink, a stack, a function of a batch, or a function that returns one of these",
     )
-    parser.add_argument(
+    parser.argument(
         "--items",
+        "MODULE:FUNCTION",
+        "a function that returns an item for a number; the numbers do not repeat",
         required=True,
-        metavar="MODULE:FUNCTION",
-        help="a function that returns an item for a number; the numbers do not repeat",
     )
-    parser.add_argument(
-        "--rate", type=_rate, metavar="N", help="usual items per second (default: unknown)"
-    )
-    parser.add_argument(
-        "--peak", type=_rate, metavar="N", help="peak items per second (default: the rate)"
-    )
-    parser.add_argument(
+    parser.argument("--rate", "N", "usual items per second (default: unknown)", type=_rate)
+    parser.argument("--peak", "N", "peak items per second (default: the rate)", type=_rate)
+    parser.argument(
         "--latency",
+        "TIME",
+        "longest time that an item may wait in the open batch (default: 200ms)",
         type=_duration,
-        metavar="TIME",
-        help="longest time that an item may wait in the open batch (default: 200ms)",
     )
-    parser.add_argument(
+    parser.argument(
         "--absorb",
+        "TIME",
+        "longest pause of the destination to absorb (default: 2s)",
         type=_duration,
         default=2.0,
-        metavar="TIME",
-        help="longest pause of the destination to absorb (default: 2s)",
     )
     _measuring_options(parser)
 
 
-def _measuring_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+def _measuring_options(parser: Parser) -> None:
+    parser.argument(
         "--sizes",
+        "N,N,...",
+        "batch sizes to measure (default: 1,10,100,1000,10000)",
         type=_counts,
         default=SIZES,
-        metavar="N,N,...",
-        help="batch sizes to measure (default: 1,10,100,1000,10000)",
     )
-    parser.add_argument(
+    parser.argument(
         "--workers",
+        "N,N,...",
+        "afterwards measure these numbers of concurrent writes too",
         type=_counts,
         default=(),
-        metavar="N,N,...",
-        help="afterwards measure these numbers of concurrent writes too",
     )
-    parser.add_argument(
+    parser.argument(
         "--repeats",
+        "N",
+        "writes of each size, after a first one that is not counted (default: 7)",
         type=count,
         default=7,
-        metavar="N",
-        help="writes of each size, after a first one that is not counted (default: 7)",
     )
-    parser.add_argument(
-        "--item-bytes",
-        type=count,
-        metavar="N",
-        help="memory of an item (default: measured on some items)",
+    parser.argument(
+        "--item-bytes", "N", "memory of an item (default: measured on some items)", type=count
     )
-    parser.add_argument(
-        "--plot",
-        type=Path,
-        metavar="FILE",
-        help="draw throughput and write time by batch size, as SVG or PNG",
+    parser.argument(
+        "--plot", "FILE", "draw throughput and write time by batch size, as SVG or PNG", type=Path
     )
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON document, and nothing else, on standard output",
-    )
-    parser.add_argument(
-        "--yes",
-        action="store_true",
-        help="do not ask before writing to the destination; needed without a terminal",
-    )
+    parser.flag("--yes", "do not ask before writing to the destination; needed without a terminal")
 
 
 def _rate(text: str) -> float:
@@ -149,14 +128,6 @@ def tune(options: argparse.Namespace) -> int:
 
     Raises `KeyboardInterrupt` after Ctrl-C.
     """
-    if not options.json:
-        return _tune(options, sys.stdout)
-    document = sys.stdout
-    with redirect_stdout(sys.stderr):  # the table, and everything that the sink prints
-        return _tune(options, document)
-
-
-def _tune(options: argparse.Namespace, output: TextIO) -> int:
     try:
         tuning = _prepare(options)
         if tuning is None:
@@ -165,7 +136,7 @@ def _tune(options: argparse.Namespace, output: TextIO) -> int:
         try:
             return asyncio.run(tuning.main())
         finally:
-            _report(tuning.findings, options, output)
+            _report(tuning.findings, options)
     except (UseError, SluicegateError) as error:
         _print_error(str(error))
         return BAD_USE
@@ -189,15 +160,13 @@ def _prepare(options: argparse.Namespace) -> _Tuning | None:
     return _Tuning(options, sink, item, size) if _may_write(options) else None
 
 
-def _report(findings: Findings, options: argparse.Namespace, output: TextIO) -> None:
+def _report(findings: Findings, options: argparse.Namespace) -> None:
     """Print the findings, also those of a run that ended early."""
-    if options.json:
-        print(json.dumps(findings.as_document(), indent=2), file=output, flush=True)
-    elif findings.is_complete:
-        print(findings.as_text(), file=output, flush=True)
     if not findings.is_complete:
         _print_error(f"ended early; {findings.as_partial_text()}")
-    elif options.plot is not None:
+        return
+    print(findings.as_text(), flush=True)
+    if options.plot is not None:
         draw(findings.sizes, findings.knee, options.sink, options.plot)
         _print_error(f"drawn to {options.plot}")
 

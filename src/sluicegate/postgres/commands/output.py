@@ -19,6 +19,7 @@ from ...letters.text import as_json, printable, without_secrets
 from ..queues.contents import COUNT_TO
 from ..records.access import SchemaObject
 from ..schema.contents import LOST_JOBS
+from ..schema.opened import DEFAULT_SCHEMA
 
 if TYPE_CHECKING:
     import argparse
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         Sequence,
     )
 
+    from ...cli.parser import Parser
     from ..queues.jobs import Job, JobDetail, JobPage
     from ..queues.report import QueueReport
     from ..queues.stats import LaneStats, QueueStats, RangeStats, StoredQueue
@@ -47,7 +49,6 @@ SAY_EVERY = 100_000
 """Number of jobs or messages between two lines of progress."""
 LAG = ("subscription", "messages", "seconds", "slots", "processes", "state")
 LAG_OF_SLOTS = ("subscription", "slot", "messages", "seconds", "state")
-STOPPED = ("subscription", "slot", "message", "seconds", "why")
 SLOTS = ("slot", "position", "messages", "oldest", "seconds", "why")
 _NUMBERS = frozenset(
     {"messages", "message", "seconds", "slots", "slot", "processes", "position", "oldest"}
@@ -58,6 +59,13 @@ JOB_LIST = ("place", "key", "state", "attempts", "at", "consumer", "reason")
 KEYS = ("key", "slot", "jobs", "seconds", "why")
 RANGES = ("group", "slots", "consumer", "state")
 _QUEUE_NUMBERS = frozenset({*QUEUE_LAG[1:-1], "seconds", "attempts", "place", "slot"})
+
+
+def accept_database(command: Parser) -> None:
+    """Accept the DSN and the schema of a command."""
+    command.argument("dsn", "DSN", "postgresql://...; missing parts come from PG* variables")
+    told = f"the schema of streams and queues (default: {DEFAULT_SCHEMA})"
+    command.argument("--schema", "NAME", told, default=DEFAULT_SCHEMA)
 
 
 def answer(run: Callable[[], int]) -> int:

@@ -9,9 +9,8 @@ from ...cli.console import OK, UseError, encodable, say
 from ...cli.parser import DSN, Group, count
 from ...letters.items import stored
 from ...letters.text import as_json, printable
-from ..schema.opened import DEFAULT_SCHEMA
 from ..subscriptions.park_admin import COUNT_TO, ParkAdmin
-from .output import answer, hidden, print_json, print_table, run_command
+from .output import accept_database, answer, hidden, print_json, print_table, run_command
 
 if TYPE_CHECKING:
     import argparse
@@ -117,40 +116,24 @@ def parked_options(parser: Parser) -> None:
     for name, text in texts.items():
         more = "billing" if name == "list" else "billing 'orders/3 customer-7'"
         command = add(name, text, f"sluicegate parked {name} {DSN} {more}")
-        command.add_argument(
-            "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
-        )
+        accept_database(command)
         is_list: dict[str, Any] = {"nargs": "?"} if name == "list" else {}
         told = "the name of the consumer or pipe" + (" (default: all)" if is_list else "")
-        command.add_argument("group", metavar="GROUP", help=told, **is_list)
+        command.argument("group", "GROUP", told, **is_list)
         if name != "list":
-            command.add_argument("key", metavar="KEY", help="the key, as `list` prints it")
+            command.argument("key", "KEY", "the key, as `list` prints it")
         if name == "show":
-            command.add_argument(
-                "--payload", action="store_true", help="print values and headers, too"
-            )
+            command.flag("--payload", "print values and headers, too")
         if name != "unpark":
             _page_options(command)
-        command.add_argument(
-            "--schema",
-            default=DEFAULT_SCHEMA,
-            metavar="NAME",
-            help=f"the park store's schema (default: {DEFAULT_SCHEMA})",
-        )
 
 
-def _page_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--limit",
-        type=count,
-        default=100,
-        metavar="N",
-        help="print at most N keys or records (default: 100)",
+def _page_options(command: Parser) -> None:
+    command.argument(
+        "--limit", "N", "print at most N keys or records (default: 100)", type=count, default=100
     )
-    command.add_argument(
-        "--after", metavar="CURSOR", help="continue behind the page that ended with CURSOR"
-    )
-    command.add_argument("--json", action="store_true", help="print JSON")
+    command.argument("--after", "CURSOR", "continue behind the page that ended with CURSOR")
+    command.flag("--json", "print JSON")
 
 
 GROUP = Group(

@@ -13,8 +13,7 @@ from ...cli.console import FAILED, OK, encodable, say
 from ...cli.parser import DSN, Group
 from ...letters.text import printable
 from ..schema.administration import check_streams, install_streams, upgrade_streams
-from ..schema.opened import DEFAULT_SCHEMA
-from .output import answer
+from .output import accept_database, answer
 
 if TYPE_CHECKING:
     import argparse
@@ -118,29 +117,13 @@ def pg_options(parser: Parser) -> None:
     add = parser.accept_commands("pg_command")
     for name, text in _COMMANDS.items():
         command = add(name, text, f"sluicegate pg {name} {DSN}{_EXAMPLES.get(name, '')}")
-        command.add_argument(
-            "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
-        )
-        command.add_argument(
-            "--schema",
-            default=DEFAULT_SCHEMA,
-            metavar="NAME",
-            help=f"the schema (default: {DEFAULT_SCHEMA})",
-        )
+        accept_database(command)
         if name != "upgrade":
             verb = "check that this role" if name == "check" else "a role that"
             for right, rule in _RIGHTS.items():
-                command.add_argument(
-                    f"--{right}",
-                    action="append",
-                    default=[],
-                    metavar="ROLE",
-                    help=f"{verb} {rule}; can be repeated",
-                )
+                command.several(f"--{right}", "ROLE", f"{verb} {rule}")
         if name != "check":
-            command.add_argument(
-                "--dry-run", action="store_true", help="change nothing; print the SQL"
-            )
+            command.flag("--dry-run", "change nothing; print the SQL")
 
 
 GROUP = Group(

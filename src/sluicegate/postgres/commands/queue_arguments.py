@@ -13,7 +13,7 @@ from ..queues.queries import STATES
 from ..queues.ring import SLOTS
 from ..queues.settings import POISONS, QueueSettings
 from ..queues.ticks import CATCH_UPS, GRACE
-from ..schema.opened import DEFAULT_SCHEMA
+from .output import accept_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ...cli.parser import Parser
 
     _Option = tuple[str, dict[str, Any]]
-    Parse = Callable[[str], Any]
 
 _TOLD = {
     "QUEUE": "the queue",
@@ -126,9 +125,7 @@ def queue_options(parser: Parser) -> None:
     for each in _COMMANDS:
         example = f"sluicegate queue {each.name} {DSN} {each.example or 'mails'}"
         command = add(each.name, each.text, example)
-        command.add_argument(
-            "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
-        )
+        accept_database(command)
         for name in each.positional.split():
             kind, dest = name.rstrip("?+"), name.rstrip("?").replace("+", "s").lower()
             optional: dict[str, Any] = {} if name == kind else {"nargs": name[-1]}
@@ -137,29 +134,25 @@ def queue_options(parser: Parser) -> None:
             elif kind == "PLACE":
                 optional["type"] = count
             told = "the queue (default: all)" if name == "QUEUE?" else _TOLD[kind]
-            command.add_argument(dest, metavar=kind, help=told, **optional)
+            command.argument(dest, kind, told, **optional)
         for option, keywords in options.get(each.name, ()):
             command.add_argument(option, **keywords)
-        command.add_argument(
-            "--schema",
-            default=DEFAULT_SCHEMA,
-            metavar="NAME",
-            help=f"the queues' schema (default: {DEFAULT_SCHEMA})",
-        )
         if each.name == "dead":
             command.set_defaults(state="dead")
         if each.name in {"jobs", "dead", "show", "schedules"}:
-            command.add_argument(
-                "--payload", action="store_true", help="print payloads and headers, too"
-            )
+            command.flag("--payload", "print payloads and headers, too")
         if each.name in _IN_JSON:
-            command.add_argument("--json", action="store_true", help="print JSON")
+            command.flag("--json", "print JSON")
         if each.name in {"unblock", "cancel", "purge", "drop", "unschedule"}:
-            command.add_argument("--yes", action="store_true", help="do not ask before the change")
+            command.flag("--yes", "do not ask before the change")
 
 
-def _option(name: str, **keywords: Any) -> _Option:
-    return name, keywords
+def _option(name: str, *metavar_and_help: str, **keywords: Any) -> _Option:
+    return name, {**dict(zip(("metavar", "help"), metavar_and_help, strict=False)), **keywords}
+
+
+def _flag(name: str, text: str) -> _Option:
+    return name, {"action": "store_true", "help": text}
 
 
 def _options() -> dict[str, Sequence[_Option]]:
@@ -168,60 +161,42 @@ def _options() -> dict[str, Sequence[_Option]]:
     poison = f"{default.poison}; with --ordering-required block"
     return {
         "create": _settings(
-            count,
             {
                 "--slot-function": f" (default: {default.slot_function})",
                 "--poison": f" (default: {poison})",
                 "--max-attempts": f" (default: {default.max_attempts})",
             },
         ),
-        "alter": _settings(count, {}),
+        "alter": _settings({}),
         "lag": (
             _option(
                 "--count-to",
+                "N",
+                f"count at most N of each (default: {STATS_TO})",
                 type=count,
                 default=STATS_TO,
-                metavar="N",
-                help=f"count at most N of each (default: {STATS_TO})",
             ),
         ),
         "lanes": (
             _option("--state", choices=STATES, help="only keys in this state"),
-            _limit(count, "list at most N keys", 100),
+            _limit("list at most N keys", 100),
         ),
         "explain": (
-            _option("--key", metavar="KEY", help="only this key"),
-            _limit(count, "explain at most N keys", 50),
+            _option("--key", "KEY", "only this key"),
+            _limit("explain at most N keys", 50),
         ),
         "unblock": (
-            _option(
-                "--skip",
-                action="store_true",
-                help="make its first job a dead letter, and continue with the next",
-            ),
+            _flag("--skip", "make its first job a dead letter, and continue with the next"),
         ),
         "park": (
             _option(
-                "--reason",
-                default="parked by an operator",
-                metavar="TEXT",
-                help="the reason, for the record",
+                "--reason", "TEXT", "the reason, for the record", default="parked by an operator"
             ),
         ),
         "move": (
-            _option(
-                "slots",
-                type=_slots,
-                nargs="?",
-                metavar="SLOTS",
-                help="the slots: 0-32767, or one number",
-            ),
-            _option("consumer", nargs="?", metavar="CONSUMER", help="the new owner of the slots"),
-            _option(
-                "--automatic",
-                action="store_true",
-                help="let the ranges follow the live consumers again",
-            ),
+            _option("slots", "SLOTS", "the slots: 0-32767, or one number", type=_slots, nargs="?"),
+            _option("consumer", "CONSUMER", "the new owner of the slots", nargs="?"),
+            _flag("--automatic", "let the ranges follow the live consumers again"),
         ),
         "jobs": (
             _option(
@@ -229,26 +204,24 @@ def _options() -> dict[str, Sequence[_Option]]:
                 choices=JOB_STATES,
                 help="only jobs in this state (default: all that have not left)",
             ),
-            *_page(count),
+            *_page(),
         ),
-        "dead": _page(count),
-        "redrive": (_KEY, _place(count, "only this job"), _limit(count, "at most N")),
+        "dead": _page(),
+        "redrive": (_KEY, _place("only this job"), _limit("at most N")),
         "purge": (
             _option("what", choices=("waiting", *FINISHED), help="which jobs"),
             _KEY,
             _option(
                 "--older-than",
-                type=when,
-                metavar="TIME",
-                help="only jobs enqueued, or finished, before TIME: "
+                "TIME",
+                "only jobs enqueued, or finished, before TIME: "
                 "2026-01-31T12:00, or 90m, 12h, 7d ago",
+                type=when,
             ),
         ),
         "schedules": (
-            _limit(count, "list at most N schedules", 100),
-            _option(
-                "--after", metavar="NAME", help="continue behind the page that ended with NAME"
-            ),
+            _limit("list at most N schedules", 100),
+            _option("--after", "NAME", "continue behind the page that ended with NAME"),
         ),
         "schedule": _schedule(),
         "pause": (_SCHEDULE,),
@@ -257,58 +230,48 @@ def _options() -> dict[str, Sequence[_Option]]:
             _retention("ids", 7, "retention of the ids of enqueued jobs"),
             _retention("clients", 90, "retention of clients and their last numbers"),
         ),
-        "drop": (
-            _option(
-                "--force", action="store_true", help="drop it even if it has jobs or dead letters"
-            ),
-        ),
+        "drop": (_flag("--force", "drop it even if it has jobs or dead letters"),),
     }
 
 
-_KEY = _option("--key", metavar="KEY", help="only those of this key")
+_KEY = _option("--key", "KEY", "only those of this key")
 
 
-_SCHEDULE = _option("--schedule", metavar="NAME", help="only this schedule, not the queue")
+_SCHEDULE = _option("--schedule", "NAME", "only this schedule, not the queue")
 
 
 def _schedule() -> tuple[_Option, ...]:
     return (
         _option(
             "--cron",
-            metavar="EXPRESSION",
-            help="minute, hour, day of month, month and day of week, such as '30 2 * * MON-FRI'",
+            "EXPRESSION",
+            "minute, hour, day of month, month and day of week, such as '30 2 * * MON-FRI'",
         ),
-        _option("--every", type=age, metavar="SPAN", help="an interval instead: 30s, 15m, 12h, 7d"),
+        _option("--every", "SPAN", "an interval instead: 30s, 15m, 12h, 7d", type=age),
         _option(
             "--timezone",
+            "ZONE",
+            "the time zone of --cron, such as Europe/Berlin (default: UTC)",
             default="UTC",
-            metavar="ZONE",
-            help="the time zone of --cron, such as Europe/Berlin (default: UTC)",
         ),
         _option(
             "--payload",
+            "JSON",
+            "the contents of its jobs (default: null)",
             dest="contents",
             type=_json,
-            metavar="JSON",
-            help="the contents of its jobs (default: null)",
         ),
-        _option("--key", metavar="KEY", help="the key of its jobs"),
+        _option("--key", "KEY", "the key of its jobs"),
         _option(
             "--header",
+            "NAME=TEXT",
+            "a header of its jobs; repeatable",
             dest="headers",
             type=_header,
             action="append",
             default=[],
-            metavar="NAME=TEXT",
-            help="a header of its jobs; repeatable",
         ),
-        _option(
-            "--priority",
-            type=int,
-            default=0,
-            metavar="N",
-            help="the priority of its jobs (default: 0)",
-        ),
+        _option("--priority", "N", "the priority of its jobs (default: 0)", type=int, default=0),
         _option(
             "--catch-up",
             choices=CATCH_UPS,
@@ -337,40 +300,38 @@ def _header(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _page(count: Parse) -> tuple[_Option, ...]:
+def _page() -> tuple[_Option, ...]:
     return (
         _KEY,
-        _option("--error", metavar="CLASS", help="only dead letters of this error class"),
+        _option("--error", "CLASS", "only dead letters of this error class"),
         _option(
             "--older-than",
-            type=when,
-            metavar="TIME",
-            help="only done, dead or cancelled jobs that left before TIME: "
+            "TIME",
+            "only done, dead or cancelled jobs that left before TIME: "
             "2026-01-31T12:00, or 90m, 12h, 7d ago",
+            type=when,
         ),
-        _limit(count, "list at most N jobs", 100),
-        _option(
-            "--after", metavar="CURSOR", help="continue behind the page that ended with CURSOR"
-        ),
+        _limit("list at most N jobs", 100),
+        _option("--after", "CURSOR", "continue behind the page that ended with CURSOR"),
     )
 
 
-def _limit(count: Parse, text: str, most: int | None = None) -> _Option:
+def _limit(text: str, most: int | None = None) -> _Option:
     told = text if most is None else f"{text} (default: {most})"
-    return _option("--limit", type=count, default=most, metavar="N", help=told)
+    return _option("--limit", "N", told, type=count, default=most)
 
 
-def _place(count: Parse, text: str) -> _Option:
+def _place(text: str) -> _Option:
     told = f"{text}; repeatable"
-    return _option("--place", dest="places", type=count, action="append", metavar="N", help=told)
+    return _option("--place", "N", told, dest="places", type=count, action="append")
 
 
 def _retention(what: str, days: int, text: str) -> _Option:
     told = f"{text} (default: {days}d)"
-    return _option(f"--keep-{what}", type=age, default=age(f"{days}d"), metavar="AGE", help=told)
+    return _option(f"--keep-{what}", "AGE", told, type=age, default=age(f"{days}d"))
 
 
-def _settings(count: Parse, defaults: Mapping[str, str]) -> list[_Option]:
+def _settings(defaults: Mapping[str, str]) -> list[_Option]:
     """Return the settings; only those given become attributes."""
     flag = argparse.BooleanOptionalAction
     most, kept = _or_none(count), _or_none(age)
@@ -387,34 +348,17 @@ def _settings(count: Parse, defaults: Mapping[str, str]) -> list[_Option]:
             help="the hash that maps keys to slots",
         ),
         _option("--poison", choices=POISONS, help="the treatment of a job that cannot be handled"),
-        _option(
-            "--max-attempts",
-            type=count,
-            metavar="N",
-            help="leases of a job before it counts as poison",
-        ),
-        _option("--max-depth", type=most, metavar="N", help="maximum number of jobs, or none"),
-        _option(
-            "--max-in-flight",
-            type=most,
-            metavar="N",
-            help="maximum number of concurrent leases, or none",
-        ),
+        _option("--max-attempts", "N", "leases of a job before it counts as poison", type=count),
+        _option("--max-depth", "N", "maximum number of jobs, or none", type=most),
+        _option("--max-in-flight", "N", "maximum number of concurrent leases, or none", type=most),
         _option(
             "--key-rate",
+            "RATE",
+            "maximum job starts per second and key, or none",
             type=_or_none(_rate),
-            metavar="RATE",
-            help="maximum job starts per second and key, or none",
         ),
-        _option(
-            "--keep-done",
-            type=kept,
-            metavar="AGE",
-            help="retention of handled jobs: 12h, 7d, none",
-        ),
-        _option(
-            "--keep-dead", type=kept, metavar="AGE", help="retention of dead letters: 90d, none"
-        ),
+        _option("--keep-done", "AGE", "retention of handled jobs: 12h, 7d, none", type=kept),
+        _option("--keep-dead", "AGE", "retention of dead letters: 90d, none", type=kept),
     )
     return [
         (

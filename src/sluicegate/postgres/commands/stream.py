@@ -7,24 +7,21 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._core.subscriptions import SLOTS
 from ...cli.console import OK, UseError, say
-from ...cli.parser import DSN, Group, age, count, when
-from ..schema.opened import DEFAULT_SCHEMA
+from ...cli.parser import DSN, Group, count, when
 from ..streams.admin import COUNT_TO, SubscriptionAdmin
-from .messages import delete_messages, replay, which_messages
+from .messages import delete_messages, which_messages
 from .output import (
-    STOPPED,
+    accept_database,
     answer,
     print_json,
     print_lag,
     print_lag_of_slots,
     print_report,
-    print_table,
     report_as_dict,
     run_command,
 )
@@ -39,23 +36,19 @@ if TYPE_CHECKING:
 _COMMANDS = {
     "lag": "print the number of unhandled messages of each subscription, and the age of the oldest",
     "explain": "print a subscription's positions, why its slots wait, and what holds back the horizon",
-    "stopped": "print the slots that stand at a message, and why",
     "show": "print the message at a position",
     "pause": "stop the delivery of messages to a subscription, or of some slots",
     "resume": "end a pause",
     "reset": "move a subscription to the beginning, the next message, a time or a position",
     "skip": "skip one message of a subscription",
     "delete": "delete a subscription, the messages of a stream, or old messages",
-    "replay": "pass messages to a handler again, outside any subscription; stores nothing",
 }
 _EXAMPLES = {
-    "stopped": "--older-than 5m",
     "show": "4711 --payload",
     "pause": "billing --slots 0-15",
     "reset": "billing --to 2026-01-31T12:00",
     "skip": "billing 4711 --reason poison",
     "delete": "--older-than 90d",
-    "replay": "app:handle --category order --from 4000",
 }
 """The arguments after the DSN in the example of each command; default: a subscription."""
 
@@ -63,16 +56,13 @@ _EXAMPLES = {
 def stream(options: argparse.Namespace) -> int:
     """Run a sub-command; return the exit code.
 
-    0, 1 if a replay or a deletion is incomplete, 2 for bad use or a refusal. Raises
+    0, 1 if a deletion is incomplete, 2 for bad use or a refusal. Raises
     `KeyboardInterrupt` after Ctrl-C; the server rolls the current statement back then.
     """
     name = options.stream_command
-    if name == "replay":
-        return answer(lambda: asyncio.run(replay(options)))
     commands: dict[str, Command[SubscriptionAdmin]] = {
         "lag": _lag,
         "explain": _explain,
-        "stopped": _stopped,
         "show": _show,
         "pause": _pause,
         "resume": _resume,
@@ -110,39 +100,6 @@ async def _explain(options: argparse.Namespace, admin: SubscriptionAdmin) -> int
         print_json(report_as_dict(report))
     else:
         print_report(report, options.count_to, all_slots=options.all)
-    return OK
-
-
-async def _stopped(options: argparse.Namespace, admin: SubscriptionAdmin) -> int:
-    page = await admin.stopped(
-        options.subscription,
-        seconds=options.older_than,
-        after=options.after,
-        limit=options.limit,
-    )
-    if options.json:
-        print_json({"slots": [asdict(each) for each in page.items], "next": page.next})
-        return OK
-    rows = [
-        (
-            each.subscription,
-            each.slot.slot,
-            each.slot.oldest,
-            f"{each.slot.stands:.0f}",
-            each.reason,
-        )
-        for each in page.items
-    ]
-    if rows:
-        print_table(STOPPED, rows)
-        say(
-            "the log of the process has the error; `sluicegate stream show DSN MESSAGE` shows the "
-            "message, and `sluicegate stream skip DSN SUBSCRIPTION MESSAGE` skips it"
-        )
-    else:
-        say("no slot has stood at a message for so long")
-    if page.next is not None:
-        say(f"there are more: --after '{page.next}'")
     return OK
 
 
@@ -249,35 +206,25 @@ def stream_options(parser: Parser) -> None:
     for name, text in _COMMANDS.items():
         example = f"sluicegate stream {name} {DSN} {_EXAMPLES.get(name, 'billing')}"
         command = add(name, text, example)
-        command.add_argument(
-            "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
-        )
-        if name not in {"replay", "show"}:
-            optional: dict[str, Any] = (
-                {"nargs": "?"} if name in {"lag", "stopped", "delete"} else {}
-            )
-            told = "the subscription" + " (default: all)" * (name in {"lag", "stopped"})
-            command.add_argument("subscription", metavar="SUBSCRIPTION", help=told, **optional)
+        accept_database(command)
+        if name != "show":
+            optional: dict[str, Any] = {"nargs": "?"} if name in {"lag", "delete"} else {}
+            told = "the subscription" + " (default: all)" * (name == "lag")
+            command.argument("subscription", "SUBSCRIPTION", told, **optional)
         if name in _OPTIONS:
             _OPTIONS[name](command)
-        command.add_argument(
-            "--schema",
-            default=DEFAULT_SCHEMA,
-            metavar="NAME",
-            help=f"the log's schema (default: {DEFAULT_SCHEMA})",
-        )
-        if name in {"lag", "explain", "stopped"}:
-            command.add_argument("--json", action="store_true", help="print JSON")
         if name in {"lag", "explain"}:
-            command.add_argument(
+            command.flag("--json", "print JSON")
+        if name in {"lag", "explain"}:
+            command.argument(
                 "--count-to",
+                "N",
+                f"count at most N messages (default: {COUNT_TO})",
                 type=count,
                 default=COUNT_TO,
-                metavar="N",
-                help=f"count at most N messages (default: {COUNT_TO})",
             )
         if name in {"reset", "skip", "delete"}:
-            command.add_argument("--yes", action="store_true", help="do not ask before the change")
+            command.flag("--yes", "do not ask before the change")
         if name in {"reset", "delete"}:
             force = f"{name} it even while processes serve the subscription"
             if name == "delete":
@@ -285,124 +232,64 @@ def stream_options(parser: Parser) -> None:
                     "delete a subscription even while processes serve it, or messages that a "
                     "subscription has not handled"
                 )
-            command.add_argument("--force", action="store_true", help=force)
+            command.flag("--force", force)
 
 
-def _declare_lag(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--slots", action="store_true", help="print one line per slot that has unhandled messages"
+def _declare_lag(command: Parser) -> None:
+    command.flag("--slots", "print one line per slot that has unhandled messages")
+
+
+def _declare_show(command: Parser) -> None:
+    command.argument("position", "POSITION", "its position in the log", type=count)
+    command.flag("--payload", "print data and metadata, too")
+
+
+def _declare_explain(command: Parser) -> None:
+    command.flag("--all", "print slots without unhandled messages too")
+
+
+def _declare_slots(command: Parser) -> None:
+    command.argument(
+        "--slots", "SLOTS", "only these slots: 7, 0-15, or 1,2,8-11", type=_parse_slots
     )
 
 
-def _declare_stopped(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--older-than",
-        type=age,
-        default=age("60s"),
-        metavar="AGE",
-        help="only slots that have stood for AGE, such as 5m (default: 60s)",
-    )
-    command.add_argument(
-        "--limit", type=count, default=100, metavar="N", help="at most N slots (default: 100)"
-    )
-    command.add_argument(
-        "--after", metavar="CURSOR", help="continue behind the page that ended with CURSOR"
-    )
-
-
-def _declare_show(command: argparse.ArgumentParser) -> None:
-    command.add_argument("position", type=count, metavar="POSITION", help="its position in the log")
-    command.add_argument("--payload", action="store_true", help="print data and metadata, too")
-
-
-def _declare_explain(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--all", action="store_true", help="print slots without unhandled messages too"
-    )
-
-
-def _declare_slots(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--slots",
-        type=_parse_slots,
-        metavar="SLOTS",
-        help="only these slots: 7, 0-15, or 1,2,8-11",
-    )
-
-
-def _declare_reset(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+def _declare_reset(command: Parser) -> None:
+    command.argument(
         "--to",
+        "POINT",
+        "beginning; next (the next message that is appended); a position; or a time: "
+        "2026-01-31T12:00, or 90m, 12h, 7d ago",
         type=_parse_point,
         required=True,
-        metavar="POINT",
-        help="beginning; next (the next message that is appended); a position; or a time: "
-        "2026-01-31T12:00, or 90m, 12h, 7d ago",
     )
 
 
-def _declare_skip(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "position", type=count, metavar="POSITION", help="the message's position in the log"
-    )
-    command.add_argument("--reason", default="", metavar="TEXT", help="the reason, for the record")
+def _declare_skip(command: Parser) -> None:
+    command.argument("position", "POSITION", "the message's position in the log", type=count)
+    command.argument("--reason", "TEXT", "the reason, for the record", default="")
 
 
-def _declare_delete(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--stream", metavar="NAME", help="delete all messages of this stream")
-    command.add_argument(
+def _declare_delete(command: Parser) -> None:
+    command.argument("--stream", "NAME", "delete all messages of this stream")
+    command.argument(
         "--older-than",
+        "TIME",
+        "delete messages appended before TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
         type=when,
-        metavar="TIME",
-        help="delete messages appended before TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
     )
-    command.add_argument(
-        "--before", type=count, metavar="POSITION", help="delete messages before POSITION"
-    )
+    command.argument("--before", "POSITION", "delete messages before POSITION", type=count)
 
 
-def _declare_replay(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "handler",
-        metavar="MODULE:HANDLER",
-        help="a consumer's handler: a function of one message, async or plain",
-    )
-    chosen = command.add_mutually_exclusive_group()
-    chosen.add_argument(
-        "--stream",
-        action="append",
-        metavar="NAME",
-        help='only this stream, or "order-*"; repeatable',
-    )
-    chosen.add_argument("--category", metavar="NAME", help="only streams of this category")
-    command.add_argument(
-        "--from",
-        type=count,
-        default=1,
-        dest="first",
-        metavar="POSITION",
-        help="the first position (default: 1)",
-    )
-    command.add_argument(
-        "--to",
-        type=count,
-        dest="last",
-        metavar="POSITION",
-        help="the last position (default: the end of the log)",
-    )
-
-
-_OPTIONS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+_OPTIONS: dict[str, Callable[[Parser], None]] = {
     "lag": _declare_lag,
     "explain": _declare_explain,
-    "stopped": _declare_stopped,
     "show": _declare_show,
     "pause": _declare_slots,
     "resume": _declare_slots,
     "reset": _declare_reset,
     "skip": _declare_skip,
     "delete": _declare_delete,
-    "replay": _declare_replay,
 }
 
 
@@ -430,7 +317,7 @@ def _parse_slots(text: str) -> list[int]:
 GROUP = Group(
     description=(
         "Show the progress of subscriptions of a stream log in PostgreSQL, and why they wait; pause, "
-        "reset or delete them, skip a message, replay messages, delete old ones."
+        "reset or delete them, skip a message, delete old ones."
     ),
     example=f"sluicegate stream lag {DSN}",
     options=stream_options,

@@ -22,10 +22,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from .layout import ArrayValues, FixedValues, Layout, NoEncoder, SlicedValues, move, put
+from .layout import ArrayValues, FixedValues, Layout, NoEncoder, SlicedValues
 from .wire import (
     DIGITS,
-    ELEMENT_OIDS,
     EPOCH_DAYS,
     EPOCH_MICROSECONDS,
     HEADER,
@@ -49,16 +48,11 @@ MESSAGE = 1 << 20
 """Maximum bytes per message: large values could exceed the server's limit of 1 GiB."""
 pc: Any = compute  # its functions are created at import, invisible to type checkers
 _TEXTS = frozenset({"text", "character varying", "json", "jsonb", "xml"})
-_TEXT = np.dtype("V8, S1, V4, S1, V4, S1, V4, S1, V12")  # 8-4-4-4-12 digits
-_STEP = 4_096
-"""Number of rows that are decoded together."""
 _BASE = 10**DIGITS
 _HEAD = 4
 """16-bit numbers before the digits: their count, the weight of the first, sign, scale."""
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
-_ARRAY = np.dtype([("dimensions", ">i4"), ("has_null", ">i4"), ("oid", ">i4")])
-_DIMENSION = np.dtype([("size", ">i4"), ("first", ">i4")])
 
 
 def binary_copy(
@@ -70,7 +64,7 @@ def binary_copy(
     tuples.
     """
     fields = [field_values(values, kind) for values, kind in columns]
-    return _pieces(Layout(fields, len(columns[0][0]), counted=True), piece_bytes)
+    return _pieces(Layout(fields, len(columns[0][0])), piece_bytes)
 
 
 def _pieces(layout: Layout, piece_bytes: int) -> Iterator[memoryview]:
@@ -114,8 +108,6 @@ def field_values(values: Any, kind: str) -> FieldValues:
     """Return the values of one column of the type `kind`. Raises `NoEncoder`."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
-    if kind.endswith("[]"):
-        return _lists(values, kind.removesuffix("[]"))
     if kind in _FIXED:
         return _fixed(values, _FIXED[kind])
     if kind == "uuid":
@@ -150,7 +142,7 @@ def _uuids(values: Any) -> FieldValues:
         return ArrayValues("V16", _data(values, "V16"), _valid(values))
     if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         raise NoEncoder("uuid")
-    return ArrayValues("V16", uuid_bytes(values, _slices(values)), _valid(values))
+    return ArrayValues("V16", uuid_bytes(values), _valid(values))
 
 
 def _numerics(values: Any) -> FieldValues:
@@ -185,17 +177,6 @@ def _slices(values: Any, mark: bytes = b"") -> SlicedValues:
     return SlicedValues(np.frombuffer(data or b"", np.uint8), bounds, _valid(values), mark)
 
 
-def _lists(values: Any, kind: str) -> FieldValues:
-    """Return one-dimensional arrays, each as its header and the fields of its elements."""
-    if kind not in ELEMENT_OIDS or not (
-        pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
-    ):
-        raise NoEncoder(f"{kind}[]")
-    counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
-    elements = field_values(values.flatten(), kind)
-    return list_values(elements, ELEMENT_OIDS[kind], counts, _valid(values))
-
-
 def _valid(values: Any) -> Any:
     """Return a mask of the values that are not NULL; `None` if all are not NULL."""
     return values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else None
@@ -209,41 +190,8 @@ def _data(values: Any, form: str) -> Any:
     return np.frombuffer(values.buffers()[1], form, len(values), values.offset * width)
 
 
-def uuid_bytes(values: Any, texts: SlicedValues) -> Any:
+def uuid_bytes(values: Any) -> Any:
     """Return the 16 bytes of each UUID; any bytes for NULL. Raises `NoEncoder` for other text."""
-    found = _of_usual_form(texts)
-    return _of_any_form(values) if found is None else found
-
-
-def _of_usual_form(texts: SlicedValues) -> Any:
-    """Decode UUIDs of 32 digits and 4 hyphens; `None` if any has another form."""
-    rows = len(texts.sizes)
-    out = np.zeros(rows, "V16")
-    for start in range(0, rows, _STEP):
-        made = _decode(texts.of_width(_TEXT.itemsize, start, start + _STEP))
-        if made is None:
-            return None
-        out[start : start + _STEP][texts.sizes[start : start + _STEP] > 0] = made
-    return out
-
-
-def _decode(given: Any) -> Any:
-    if given is None:
-        return None
-    parts = given.view(_TEXT)
-    if any((parts[f"f{place}"] != b"-").any() for place in (1, 3, 5, 7)):
-        return None
-    digits = np.empty(len(parts), "V8, V4, V4, V4, V12")
-    for place in range(5):
-        digits[f"f{place}"] = parts[f"f{2 * place}"]
-    try:
-        made = bytes.fromhex(digits.tobytes().decode("ascii"))
-    except ValueError:
-        return None
-    return np.frombuffer(made, "V16") if len(made) == 16 * len(parts) else None  # it skips spaces
-
-
-def _of_any_form(values: Any) -> Any:
     digits = pc.replace_substring(pc.fill_null(values, "0" * 32), "-", "")
     if not pc.all(pc.match_substring_regex(digits, "^[0-9a-fA-F]{32}$"), min_count=0).as_py():
         raise NoEncoder("uuid")
@@ -306,31 +254,3 @@ def _divide(words: list[Any], divisor: int) -> tuple[list[Any], Any]:
         quotients.append(value // by)
         rest = value - quotients[-1] * by
     return quotients, rest
-
-
-def list_values(elements: FieldValues, oid: int, counts: Any, valid: Any) -> FieldValues:
-    """Return arrays of `counts[i]` elements each; an empty array has no dimension."""
-    fields = Layout([elements], int(counts.sum()), counted=False)
-    bounds = _from_0(fields.ends)[_from_0(np.cumsum(counts))]
-    bodies = np.diff(bounds)
-    heads = np.empty(len(counts), _ARRAY)
-    heads["dimensions"] = counts > 0
-    heads["has_null"] = elements.valid is not None
-    heads["oid"] = oid
-    filled = np.flatnonzero(counts)
-    dimensions = np.ones(len(filled), _DIMENSION)
-    dimensions["size"] = counts[filled]
-
-    sizes = _ARRAY.itemsize + (counts > 0) * _DIMENSION.itemsize + bodies
-    ends = _from_0(np.cumsum(sizes))
-    out = np.empty(ends[-1], np.uint8)
-    places = ends[:-1] + _ARRAY.itemsize
-    put(out, ends[:-1], heads)
-    put(out, places[filled], dimensions)
-    data = fields.encode(0, len(fields.ends))
-    move(out, places + _DIMENSION.itemsize, data, bounds[:-1], bodies)
-    return SlicedValues(out, ends, valid)
-
-
-def _from_0(ends: Any) -> Any:
-    return np.concatenate((np.zeros(1, np.int64), ends))

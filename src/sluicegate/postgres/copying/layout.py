@@ -102,16 +102,6 @@ class SlicedValues(FieldValues):
             sizes, places = np.maximum(sizes - 1, 0), places + 1
         move(out, places, self._data, self._starts[start:stop], sizes)
 
-    def of_width(self, width: int, start: int, stop: int) -> Any:
-        """Return the values that are not NULL if all have this width, otherwise `None`."""
-        sizes, starts = self.sizes[start:stop], self._starts[start:stop]
-        if self.valid is not None:
-            rows = np.flatnonzero(self.valid[start:stop])
-            sizes, starts = sizes[rows], starts[rows]
-        if not len(sizes) or (sizes != width).any():
-            return None
-        return elements(self._data, width)[starts]
-
 
 class FieldBlock:
     """Neighbouring fixed-width parts, and the variable-width values after them."""
@@ -133,10 +123,10 @@ class FieldBlock:
 
 
 class Layout:
-    """Rows of fields, preceded by the number of fields if `counted`; `ends` are their ends."""
+    """Rows of fields, preceded by the number of fields; `ends` are their ends."""
 
-    def __init__(self, columns: Sequence[FieldValues], rows: int, *, counted: bool) -> None:
-        self._blocks = _blocks(columns, counted=counted)
+    def __init__(self, columns: Sequence[FieldValues], rows: int) -> None:
+        self._blocks = _blocks(columns)
         widths = np.full(rows, sum(block.width for block in self._blocks))
         for block in self._blocks:
             if block.after is not None:
@@ -163,11 +153,9 @@ class Layout:
         return out
 
 
-def _blocks(columns: Sequence[FieldValues], *, counted: bool) -> list[FieldBlock]:
+def _blocks(columns: Sequence[FieldValues]) -> list[FieldBlock]:
     blocks: list[FieldBlock] = []
-    parts: list[tuple[str, Callable[[int, int], Any]]] = (
-        [(">i2", _always(len(columns)))] if counted else []
-    )
+    parts: list[tuple[str, Callable[[int, int], Any]]] = [(">i2", _always(len(columns)))]
     for column in columns:
         if isinstance(column, FixedValues) and column.valid is None:
             parts += [(">i4", _always(column.width)), (column.form, column.array)]

@@ -21,22 +21,6 @@ EPOCH_DAYS = 10_957
 EPOCH_MICROSECONDS = EPOCH_DAYS * 86_400_000_000
 JSONB_VERSION = b"\1"
 """The byte before the text of a jsonb value."""
-ELEMENT_OIDS = {
-    "smallint": 21,
-    "integer": 23,
-    "bigint": 20,
-    "real": 700,
-    "double precision": 701,
-    "boolean": 16,
-    "date": 1082,
-    "numeric": 1700,
-    "timestamp without time zone": 1114,
-    "timestamp with time zone": 1184,
-    "text": 25,
-    "character varying": 1043,
-    "uuid": 2950,
-}
-"""The OIDs of types of array elements; the same on every server."""
 DIGITS = 4
 """Decimal digits in one digit of numeric."""
 NEGATIVE = 0x4000

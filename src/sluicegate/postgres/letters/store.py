@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..._core.errors import SinkError, UnavailableError
@@ -20,7 +19,6 @@ from ...letters.letter import (
     ERROR,
     INTERRUPTED,
     PENDING,
-    DeadLetterRecord,
     NoLetterError,
     letter_of,
 )
@@ -29,8 +27,7 @@ from ..client.access import access_of, connect
 from ..client.answers import ANSWER_TIMEOUT, AnsweredConnection, disconnect, keep_alive
 from ..client.names import qualified, quoted
 from ..client.statements import is_pooled
-from ..client.types import identity
-from .table import COLUMNS, FoundColumn, additions, creation, differences
+from .table import COLUMNS, creation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Sequence
@@ -48,46 +45,18 @@ if TYPE_CHECKING:
 
 _BATCH = 500
 _NO_TABLE = ("42P01", "3F000")
-_NO_COLUMN = "42703"
-_SIMILAR = """
-SELECT c.oid::regclass::text AS name
-FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-WHERE c.relkind IN ('r', 'p') AND a.attname = ANY($1) AND NOT a.attisdropped
-GROUP BY c.oid HAVING count(*) = $2 ORDER BY 1 LIMIT 10
-"""
-"""Tables with these columns."""
 _NOTED = ("state", "replay", "outcome")
-_COLUMNS = ", ".join(map(quoted, (*DeadLetterRecord.COLUMNS, *_NOTED, "number")))
+_COLUMNS = ", ".join(map(quoted, COLUMNS))
 _CHANGED = ("attempts", *ERROR, "last_at")
 """Fields that a replay replaces if it has new values."""
 CLOSE_TIMEOUT = 5.0
 """Seconds for closing the connection."""
+_PREPARES = "SELECT pg_advisory_xact_lock(hashtext('sluicegate dlq init'))"
+_EXISTS = "SELECT to_regclass($1::text) IS NOT NULL AS does"
 _LOCK = (
     "SELECT pg_try_advisory_{}lock(hashtext('sluicegate dlq'), to_regclass($1::text)::oid::int) "
     "AS held"
 )
-_FIND = """
-SELECT c.oid, quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS name, c.relkind::text
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)
-"""
-_DESCRIBE = f"""
-SELECT attname::text AS name, CASE atttypmod WHEN -1 THEN {identity("atttypid")}
-    ELSE format_type(atttypid, atttypmod) END AS type, attnotnull AS is_required,
-    atthasdef OR attidentity <> '' AS fills_itself
-FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped ORDER BY attnum
-"""
-_HAS_UNIQUE_KEY = """
-SELECT EXISTS (
-    SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-    WHERE i.indrelid = $1 AND a.attname = 'key' AND i.indnkeyatts = 1 AND i.indisunique
-        AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
-) AS it
-"""
-_LIMIT_WAIT = """
-SELECT set_config('lock_timeout', '5s', true) WHERE current_setting('lock_timeout') = '0'
-"""
-"""If a long transaction uses the table, every writer would queue behind this lock request."""
-_TABLES = ("r", "p")  # ordinary and partitioned ones
 
 
 class PostgresStore:
@@ -104,30 +73,13 @@ class PostgresStore:
             await self._ask(f"SELECT {_COLUMNS} FROM {self._table} LIMIT 0")
         except StoreError as error:
             why = self._connection.text_of(error.__cause__ or error)
-            hint = await self._hint(error.__cause__)
             await self._connection.close()
+            is_missing = getattr(error.__cause__, "sqlstate", None) in _NO_TABLE
+            hint = "; `sluicegate dlq init` creates it" if is_missing else ""
             raise StoreError(
                 f"{self._table} is not a table of dead letters: {why}{hint}"
             ) from error
         return self
-
-    async def _hint(self, error: BaseException | None) -> str:
-        """Return the names of similar tables if the table is missing, or the remedy for a missing
-        column.
-        """
-        code = getattr(error, "sqlstate", None)
-        if code == _NO_COLUMN:
-            return "; `sluicegate dlq init` adds the column, or names the differences"
-        if code not in _NO_TABLE:
-            return ""
-        names = [column.name for column in COLUMNS if not column.is_addable]
-        found = await self._connection.ask("pg_class", _SIMILAR, names, len(names))
-        others = ", ".join(row["name"] for row in found)
-        return (
-            f"; tables of dead letters in this database: {others}"
-            if others
-            else "; `sluicegate dlq init` creates it"
-        )
 
     async def __aexit__(
         self,
@@ -301,67 +253,24 @@ class LetterConnection:
         return for_log(error).partition(": ")[2] or type(error).__name__
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """The table, and the statements that prepare it; no statements if the table is ready."""
-
-    table: str
-    is_new: bool
-    statements: Sequence[str]
-    columns: Sequence[str] = ()
-    """The missing columns."""
-
-
 async def prepare(
     dsn: str | PostgresAccess, table: str, schema: str | None, *, dry_run: bool = False
-) -> Prepared:
-    """Create the table of dead letters, or add missing columns that are nullable or have a
-    default.
+) -> str | None:
+    """Create the table of dead letters; return the statement, `None` if the table exists.
 
-    Letters and other columns are kept. Concurrent calls wait for each other, and the changes are
-    atomic. Raises `StoreError`, also for a table that is not one of dead letters, which stays
-    unchanged.
+    Concurrent calls wait for each other. Raises `StoreError`, also for a table of something else.
     """
     name = qualified(schema, table)
     connection = LetterConnection(dsn)
     await connection.open()
     try:
         async with connection.transaction():
-            await connection.ask(
-                name, "SELECT pg_advisory_xact_lock(hashtext('sluicegate dlq init'))"
-            )
-            prepared = await _plan(connection, name)
-            if not dry_run:
-                await connection.ask(name, _LIMIT_WAIT)
-                for statement in prepared.statements:
-                    await connection.ask(prepared.table, statement)
-                (made,) = await connection.ask(name, _FIND, name)
-                prepared = replace(prepared, table=made["name"])
+            await connection.ask(name, _PREPARES)
+            (found,) = await connection.ask(name, _EXISTS, name)
+            if not found["does"] and not dry_run:
+                await connection.ask(name, creation(name))
+            if found["does"] or not dry_run:
+                await connection.ask(name, f"SELECT {_COLUMNS} FROM {name} LIMIT 0")
     finally:
         await connection.close()
-    return prepared
-
-
-async def _plan(connection: LetterConnection, name: str) -> Prepared:
-    found = await connection.ask(name, _FIND, name)
-    if not found:
-        return Prepared(name, True, [creation(name)])
-    table: str = found[0]["name"]
-    if found[0]["relkind"] not in _TABLES:
-        raise _refusal(table, ["it is not a table"])
-    oid = found[0]["oid"]
-    columns = [FoundColumn(**row) for row in await connection.ask(table, _DESCRIBE, oid)]
-    (has,) = await connection.ask(table, _HAS_UNIQUE_KEY, oid)
-    wrong = differences(columns, has_unique_key=has["it"])
-    if wrong:
-        raise _refusal(table, wrong)
-    missing = additions(columns)
-    statements = [f"ALTER TABLE {table} ADD COLUMN {column.definition}" for column in missing]
-    return Prepared(table, False, statements, [column.name for column in missing])
-
-
-def _refusal(table: str, wrong: Sequence[str]) -> StoreError:
-    return StoreError(
-        f"{table} exists, but is not a table of dead letters, and stays unchanged: {'; '.join(wrong)}. "
-        "Choose another --table, or correct this one"
-    )
+    return None if found["does"] else creation(name)

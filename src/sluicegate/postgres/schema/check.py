@@ -2,7 +2,7 @@
 
 1. It changes nothing, and needs only the right to read the catalogs. Objects that the role may not
    read are not checked, which a note reports.
-2. The objects are compared with those that the migrations create, functions by their text.
+2. The objects are compared with those that the migrations create: by name, functions by text.
 """
 
 # ruff: noqa: S608  # names in statements are quoted
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from .opened import AnyConnection, LogSchema
     from .rights import Rights, Roles
 
-_NO_PATH = "SET LOCAL search_path = pg_catalog, pg_temp"
-"""With this setting, the catalogs show definitions with their schemas."""
 _IN_RECOVERY = "SELECT pg_is_in_recovery()"
 _VERSIONS = "SELECT version, name, checksum, library FROM {schema}.migration ORDER BY version"
 _GRANTEES = "SELECT role::text, rights FROM {schema}.grantee ORDER BY 1, 2"
@@ -42,7 +40,6 @@ async def check(
     """
     check_schema_name(name)
     async with con.transaction(isolation="read_committed", readonly=True):
-        await con.execute(_NO_PATH)
         problems = [*await _problems_of_server(con)]
         found = await found_schema(con, name)
         if not found.is_log:

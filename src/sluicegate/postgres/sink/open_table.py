@@ -130,7 +130,6 @@ class OpenTable:
                     if is_there(plan):
                         await _check_rights(con, plan, access.place)
                 plan = plan if reads_text else await json_by_codecs(con, plan)
-                target.strategy.check(plan)
         except ConfigError:
             raise
         except Exception as error:

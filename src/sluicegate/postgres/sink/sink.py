@@ -88,13 +88,6 @@ class PostgresSink(PositionsInTable):
             its `detail` is then a dictionary of them. An item whose row was skipped, or replaced by
             a later row of its batch, has none. With `"ignore"`, one key then determines conflicts,
             as with `"update"`; an item whose key contains NULL may have none.
-        statement: `"auto"`: the fastest statement for the number of rows, by the thresholds.
-            `"values"`: one `INSERT` with a parameter per value; a batch with more than 32,767
-            values is written as with `"insert"`. `"insert"`: one `INSERT` per row, in a pipeline.
-            `"unnest"`: one `INSERT` from an array per column; not for arrays, composites, ranges and
-            geometric types. `"copy"`: `COPY`, into a staging table if conflicts are handled. Each of
-            them is one transaction. Repairs after bad rows or unknown outcomes choose their own
-            statement.
         copy_threshold: the number of rows from which they are sent by `COPY`; default 50. If
             conflicts are handled, rows are returned, or a codec in text format prevents `COPY`,
             they are sent by one `INSERT` from arrays instead, by default from 150 rows on. Fewer
@@ -143,7 +136,6 @@ class PostgresSink(PositionsInTable):
         on_new_column: Literal["ignore", "add", "fail"] | None = None,
         row: RowFunction | None = None,
         returning: Sequence[str] | None = None,
-        statement: Literal["auto", "values", "insert", "unnest", "copy"] = "auto",
         copy_threshold: int | None = None,
         staging_threshold: int | None = None,
         pool_size: int | None = None,
@@ -164,7 +156,7 @@ class PostgresSink(PositionsInTable):
             update=optional_names("update_columns", update_columns),
             version=version_column,
             returning=optional_names("returning", returning) or (),
-            strategy=WriteStrategy.of(statement, copy_threshold, staging_threshold),
+            strategy=WriteStrategy.of(copy_threshold, staging_threshold),
             changes=changes,
         )
         settings = Settings(

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .changes import Changes
     from .table import Table
 
-STATEMENTS = ("auto", "values", "insert", "unnest", "copy")
 VALUES_BELOW = 150
 COPY_FROM = 50
 STAGING_FROM = 10_000
@@ -23,8 +22,6 @@ SIZES = 32
 """Maximum number of row counts with their own statement."""
 PARAMETERS = 1_000
 """Maximum parameters of such a statement: the server uses about half a kilobyte for each."""
-MOST_PARAMETERS = 32_767
-"""Maximum parameters of any statement: their number has 15 bits."""
 STALE = 1_000
 """Number of batches after which an unused row count may be replaced."""
 
@@ -42,12 +39,6 @@ class Target(RowTarget):
             raise bad("changes", self.changes, 'needs on_conflict="update"')
         if self.changes is not None and self.returning:
             raise bad("returning", self.returning, "has no meaning with changes=")
-        if self.returning and self.mode == "error" and self.strategy.statement == "copy":
-            raise bad(
-                "returning",
-                self.returning,
-                'COPY returns nothing; use statement="auto", "values", "insert" or "unnest"',
-            )
 
     def plan(
         self, table: Table, *, reads_text: bool, columns: tuple[str, ...] | None = None
@@ -106,54 +97,22 @@ class Target(RowTarget):
 
 @dataclass(frozen=True, slots=True)
 class WriteStrategy:
-    """The requested statement, or the thresholds that determine it."""
+    """The numbers of rows that determine the statement."""
 
-    statement: str
     values_below: int
     copy_from: int
     staging_from: int
 
     @classmethod
-    def of(
-        cls, statement: str, copy_threshold: int | None, staging_threshold: int | None
-    ) -> WriteStrategy:
+    def of(cls, copy_threshold: int | None, staging_threshold: int | None) -> WriteStrategy:
         """Validate the arguments; `None` is the default. Raises `ConfigError`."""
-        checks.choice("statement", statement, STATEMENTS)
-        for name, value in (
-            ("copy_threshold", copy_threshold),
-            ("staging_threshold", staging_threshold),
-        ):
-            checks.optional_count(name, value)
-            if value is not None and statement != "auto":
-                raise bad(
-                    name,
-                    value,
-                    f"has no effect with statement={statement!r}; omit one of them",
-                )
+        checks.optional_count("copy_threshold", copy_threshold)
+        checks.optional_count("staging_threshold", staging_threshold)
         return cls(
-            statement,
             copy_threshold or min(VALUES_BELOW, staging_threshold or VALUES_BELOW),
             copy_threshold or COPY_FROM,
             staging_threshold or STAGING_FROM,
         )
-
-    def check(self, plan: TablePlan) -> None:
-        """Raise `ConfigError` if the requested statement cannot write the table's columns."""
-        if self.statement == "unnest" and plan.merge_arrays is None:
-            nested = [name for name in plan.columns if plan.table.column(name).is_nested]
-            raise bad(
-                "statement",
-                self.statement,
-                f"unnest would split the values of these columns: {', '.join(nested)}",
-            )
-        if self.statement == "copy" and (uncopied := plan.uncopied or plan.texts):
-            raise bad(
-                "statement",
-                self.statement,
-                "asyncpg encodes the values of these columns only as text, which a binary COPY does "
-                f"not accept: {', '.join(uncopied)}; choose another statement, or set a codec in "
-                "binary format for their types",
-            )
 
 
 class Chooser:
@@ -167,13 +126,6 @@ class Chooser:
     def choose(self, plan: TablePlan, rows: int) -> str:
         """Choose `values`, `insert`, `unnest`, `copy` or `staging`."""
         strategy = self._strategy
-        by_copy = "staging" if plan.needs_staging else "copy"
-        if strategy.statement == "copy":
-            return by_copy
-        if strategy.statement == "values":
-            return "values" if rows * len(plan.columns) <= MOST_PARAMETERS else "insert"
-        if strategy.statement != "auto":
-            return strategy.statement
         is_copied = plan.copies and not plan.needs_staging and rows >= strategy.copy_from
         if rows < strategy.values_below and not is_copied and self._has_statement(plan, rows):
             return "values"
@@ -181,7 +133,7 @@ class Chooser:
             return "insert"
         has_arrays = plan.merge_arrays is not None
         if plan.copies and not (plan.needs_staging and has_arrays and rows < strategy.staging_from):
-            return by_copy
+            return "staging" if plan.needs_staging else "copy"
         return "unnest" if has_arrays else "insert"
 
     def _has_statement(self, plan: TablePlan, rows: int) -> bool:

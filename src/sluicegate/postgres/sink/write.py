@@ -5,10 +5,10 @@
    array per column. Each is its own transaction, which the server commits by itself. That saves the
    two round trips of `BEGIN` and `COMMIT`; in return, a connection that breaks after the last row
    was sent leaves an unknown outcome, which the next attempt repairs (4). Very large batches of the
-   latter kind are sent by `COPY` into a staging table, which takes a few milliseconds to create. A
-   statement chosen by the user is used at any size; repairs choose their own. Nothing that repairs
-   a write exists before its first error: for rows that asyncpg certainly sends unchanged, the one
-   `INSERT` is all (`plain_insert`), and what follows its error continues from there.
+   latter kind are sent by `COPY` into a staging table, which takes a few milliseconds to create.
+   Repairs choose their own statements. Nothing that repairs a write exists before its first error:
+   for rows that asyncpg certainly sends unchanged, the one `INSERT` is all (`plain_insert`), and
+   what follows its error continues from there.
 2. A bad row is named by asyncpg (which could not encode it) or by the server (`COPY events, line
    2`). It fails alone, and the remaining rows are written again, up to `MAX_HINTS` times. All rows
    that asyncpg cannot encode are found at once, without the server.

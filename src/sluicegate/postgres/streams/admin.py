@@ -10,13 +10,12 @@
 from __future__ import annotations
 
 import logging
-import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..._core import checks
 from ..._core.checks import bad
-from ..._core.errors import ConfigError, RefusedError, SluicegateError
+from ..._core.errors import RefusedError, SluicegateError
 from ..._core.keywords import known_arguments
 from ..._core.logs import log_safely
 from ..._core.subscriptions import SLOTS
@@ -27,7 +26,7 @@ from ..schema.opened import DEFAULT_SCHEMA
 from .message import COLUMNS, UndecodableMessage, stored_message
 from .queries import LogQueries
 from .selection import StreamSelection
-from .stats import StoppedPage, StoppedSlot, SubscriptionReport
+from .stats import SubscriptionReport
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -179,47 +178,6 @@ class SubscriptionAdmin(SchemaObject):
         """Return how far the log can be read now."""
         return await self._queries.horizon()
 
-    async def stopped(
-        self,
-        subscription: str | None = None,
-        *,
-        seconds: float | timedelta = 60.0,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> StoppedPage:
-        """Return a page of the slots that stand at a message, by subscription and slot.
-
-        A consumer that has parked a key moves on, so see `ParkAdmin` for its keys.
-
-        Args:
-            subscription: only slots of this one; default: of all.
-            seconds: how long they have stood at least; default 60.
-            after: the `next` of the previous page.
-            limit: the size of the page; default 100.
-        """
-        least = checks.seconds("seconds", seconds, usual=checks.LONG_PERIOD, zero=True)
-        most = checks.count("limit", limit)
-        start = _cursor(after)
-        items: list[StoppedSlot] = []
-        for name in sorted(await self._find(subscription)):
-            if name < start[0]:
-                continue
-            try:
-                report = await self.explain(name, count_to=1)
-            except ConfigError:  # deleted meanwhile
-                if subscription is None:
-                    continue
-                raise
-            items += [
-                StoppedSlot(name, each, report.reason(each) or "")
-                for each in report.slots
-                if each.messages and each.stands >= least and (name, each.slot) > start
-            ]
-            if len(items) > most:
-                last = items[most - 1]
-                return StoppedPage(tuple(items[:most]), f"{last.slot.slot} {last.subscription}")
-        return StoppedPage(tuple(items), None)
-
     async def message(self, position: int) -> StoredMessage | None:
         """Return the message at a position of the log, with its contents; `None` if there is none.
 
@@ -363,16 +321,6 @@ class SubscriptionAdmin(SchemaObject):
     def _missing(self, subscription: str, others: Collection[str]) -> SluicegateError:
         rule = f"is not in the log {self._schema}; {nearest(str(subscription), others)}"
         return bad("subscription", subscription, rule)
-
-
-def _cursor(after: str | None) -> tuple[str, int]:
-    """Return the subscription and the slot after which a page begins. Raises `ConfigError`."""
-    if after is None:
-        return "", -1
-    slot, space, name = after.partition(" ")
-    if not (space and re.fullmatch("[0-9]{1,5}", slot)):
-        raise bad("after", after, "must be the `next` of a page")
-    return name, int(slot)
 
 
 def checked_slots(slots: Collection[int]) -> list[int]:

@@ -56,8 +56,7 @@ SELECT s.slot, s.position, c.messages, o.position, o.message, coalesce(o.age, 0)
   u.paused OR s.paused, s.missed, s.metadata <> '',
   EXISTS (SELECT FROM {schema}.message m
     WHERE m.slot = s.slot AND m.position >= s.position AND m.position > $2
-      AND m.position <> ALL (u.earlier) AND {condition}),
-  least(coalesce(o.age, 0), greatest(extract(epoch FROM clock_timestamp() - s.moved_at), 0))::float8
+      AND m.position <> ALL (u.earlier) AND {condition})
 FROM {schema}.subscription u
 JOIN {schema}.subscription_slot s ON s.name = u.name
 LEFT JOIN LATERAL (

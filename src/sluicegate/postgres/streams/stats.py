@@ -119,28 +119,6 @@ class SlotStats:
     """Whether messages after the position are already settled."""
     waits_for_horizon: bool
     """Whether there are messages beyond the horizon."""
-    stands: float
-    """Seconds for which the slot has stood at its first unhandled message; 0 without one."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoppedSlot:
-    """A slot that has stood at a message for some time."""
-
-    subscription: str
-    slot: SlotStats
-    """Its `oldest` is the position of the message."""
-    reason: str
-    """Why it waits, as far as the log knows it: the error is in the process that holds the slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoppedPage:
-    """A page of a list of stopped slots."""
-
-    items: tuple[StoppedSlot, ...]
-    next: str | None
-    """The cursor of the next page; `None` if this page is the last one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ WITH moves AS (
   WHERE s.name = $1 ORDER BY s.slot FOR NO KEY UPDATE OF s {skip}
 ), moved AS (
   UPDATE {schema}.subscription_slot s
-  SET position = m.after, metadata = m.after_metadata, moved_at = clock_timestamp()
+  SET position = m.after, metadata = m.after_metadata
   FROM moves m JOIN rows r ON r.slot = m.slot
   WHERE s.name = $1 AND s.slot = m.slot AND {may_move}
   RETURNING s.slot

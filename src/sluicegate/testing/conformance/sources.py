@@ -16,7 +16,7 @@
             return await read_positions(topic)
 
 1. Each test makes its own topic; all sources of a topic are one group.
-2. The first tests drive the source directly, as its host; the others run consumers on it.
+2. The tests drive the source directly, as its host.
 3. Declared `capabilities` are tested, and tests of undeclared ones are skipped. `lacks` names other
    missing abilities, or all of them for a source without a declaration. If a rebalance or a loss
    can be forced, the hooks `rebalance` and `lose` do it.
@@ -28,15 +28,7 @@ from __future__ import annotations
 
 from .source.claims import ClaimTests
 from .source.delivery import CommitTests, DeclarationTests, DeliveryTests
-from .source.order import OrderTests, RebalanceTests
 
 
-class SourceConformance(
-    DeclarationTests,
-    DeliveryTests,
-    CommitTests,
-    ClaimTests,
-    OrderTests,
-    RebalanceTests,
-):
+class SourceConformance(DeclarationTests, DeliveryTests, CommitTests, ClaimTests):
     """The suite of every source. Name the subclass `Test...`, and implement the hooks."""

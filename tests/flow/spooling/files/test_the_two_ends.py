@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conformance.consumed_source import OrderedSourceConformance
 
 from sluicegate import RowBatch, flow, send
 from sluicegate.consumer import Position, TopicPartition, UndecodableRecord
 from sluicegate.flow.spooling.source import SpoolSource
-from sluicegate.testing.conformance import SinkConformance, SourceConformance
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,7 +47,7 @@ def decoded(stored: bytes) -> bytes:
     return stored
 
 
-class TestSpoolSource(SourceConformance):
+class TestSpoolSource(OrderedSourceConformance):
     """On virtual time; one partition, and the keys are in the items. One object has both ends."""
 
     capabilities = SpoolSource.capabilities

@@ -289,7 +289,6 @@ CREATE TABLE {schema}.subscription_slot (
   epoch bigint NOT NULL DEFAULT 0,
   owner text,
   lease_until timestamptz,
-  moved_at timestamptz NOT NULL DEFAULT now(),
   paused boolean NOT NULL DEFAULT false,
   missed bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (name, slot)
@@ -502,7 +501,7 @@ BEGIN
     WHERE k.name = p_name AND k.position >= v_first AND k.position <> ALL (v_earlier))
   WHERE u.name = p_name;
   UPDATE {schema}.subscription_slot s SET position = v_first, metadata = '',
-    epoch = s.epoch + (s.epoch > 0)::int, moved_at = clock_timestamp(), missed = 0
+    epoch = s.epoch + (s.epoch > 0)::int, missed = 0
   WHERE s.name = p_name;
   RETURN QUERY SELECT 'reset', v_first;
 END $$;
@@ -567,8 +566,7 @@ BEGIN
       AND m.position <> ALL (v_subscription.earlier)
       AND {schema}.is_selected(v_subscription.selection, m.stream));
   UPDATE {schema}.subscription_slot s SET epoch = s.epoch + (s.epoch > 0)::int,
-    position = CASE WHEN v_is_next THEN p_position + 1 ELSE s.position END,
-    moved_at = clock_timestamp()
+    position = CASE WHEN v_is_next THEN p_position + 1 ELSE s.position END
   WHERE s.name = p_name AND s.slot = v_slot.slot;
 END $$;
 

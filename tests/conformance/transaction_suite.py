@@ -2,6 +2,8 @@
 
 Subclass `TransactionConformance` instead of `SinkConformance`, and implement `stored()`: without it
 the suite cannot see what has been committed. Each test uses units of a new application.
+
+White box: transactions of a batch.
 """
 
 from __future__ import annotations
@@ -13,20 +15,20 @@ from uuid import uuid4
 
 import pytest
 
-from ..._core.batch import RowBatch
-from ..._core.errors import NonDeterministicReplay, TransactionLost, UnitRefused
-from ..._core.outcome import Outcome
-from ..._core.send import send
-from ..._core.sink import capabilities_of
-from ..._core.transaction import Counts, Unit, check_transactional, transaction
-from .sinks import SinkConformance
+from sluicegate._core.batch import RowBatch
+from sluicegate._core.errors import NonDeterministicReplay, TransactionLost, UnitRefused
+from sluicegate._core.outcome import Outcome
+from sluicegate._core.send import send
+from sluicegate._core.sink import capabilities_of
+from sluicegate._core.transaction import Counts, Unit, check_transactional, transaction
+from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..._core.clock import LoopClock
-    from ..._core.sink import Sink
-    from ..._core.transaction import Transaction
+    from sluicegate._core.clock import LoopClock
+    from sluicegate._core.sink import Sink
+    from sluicegate._core.transaction import Transaction
 
 T = TypeVar("T")
 

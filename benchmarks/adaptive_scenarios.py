@@ -1,6 +1,6 @@
 """An adaptive batcher under ten loads, compared with fixed limits, on virtual time.
 
-Usage: python adaptive_scenarios.py [--plots FOLDER]
+Usage: python -m benchmarks.adaptive_scenarios [--plots FOLDER]
 
 Prints a table; with `--plots`, which needs matplotlib, also draws each run of the adaptive batcher.
 Every run gives the same figures and plots.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import sluicegate
-from sluicegate.testing import Destination, Scenario, Simulated, simulate
+from benchmarks.simulation import Destination, Scenario, Simulated, simulate
 
 SIZE, WORKERS = 200, 32
 LIMITS = sluicegate.Limits(max_items=SIZE, workers=WORKERS, max_pending_items=8000)

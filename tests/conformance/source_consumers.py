@@ -5,6 +5,8 @@ Every test with a consumer checks these rules; `WatchedSource.violations` lists 
 1. No position passes an unsettled message (C1), and none moves back within a claim (C3).
 2. No claim is committed after its end (C3), and one commit is in flight at a time (C6).
 3. The map of a commit agrees with its position: it contains no unsettled message (C4, C5).
+
+White box: the calls between a consumer and its source.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from collections import deque
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ...._core.source import ExtendsRecords, KeepsAlive
-from ....consumer import Commits
-from ....consumer.consumer import Consumer
-from ....consumer.handling.results import Ack
-from ....consumer.progress import offset_map
-from .subject import News, SourceUnderTest
+from sluicegate._core.source import ExtendsRecords, KeepsAlive
+from sluicegate.consumer import Commits
+from sluicegate.consumer.consumer import Consumer
+from sluicegate.consumer.handling.results import Ack
+from sluicegate.consumer.progress import offset_map
+from sluicegate.testing.conformance.source.subject import News, SourceUnderTest
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
     )
     from typing import Unpack
 
-    from ...._core.clock import Clock
-    from ...._core.source import (
+    from sluicegate._core.clock import Clock
+    from sluicegate._core.source import (
         ClaimHost,
         Fetched,
         Position,
@@ -44,9 +46,9 @@ if TYPE_CHECKING:
         SourceRecord,
         TopicPartition,
     )
-    from ....consumer import DrainReport
-    from ....consumer.lanes.message import Message
-    from ....consumer.settings import ConsumerOptions
+    from sluicegate.consumer import DrainReport
+    from sluicegate.consumer.lanes.message import Message
+    from sluicegate.consumer.settings import ConsumerOptions
 
 
 DRAIN = 5.0

@@ -6,6 +6,8 @@
 
 1. Each test uses its own groups, so the store need not be empty.
 2. The tests run on their own loop in real time, and wait only for the store.
+
+White box: the text of a key.
 """
 
 from __future__ import annotations
@@ -20,15 +22,15 @@ from uuid import uuid4
 
 import pytest
 
-from ..._core.opening import opened
-from ..._core.order.keys import key_text
-from ..._core.park_store import ParkedRecord
+from sluicegate._core.opening import opened
+from sluicegate._core.order.keys import key_text
+from sluicegate._core.park_store import ParkedRecord
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from ..._core.clock import LoopClock
-    from ..._core.park_store import ParkStore
+    from sluicegate._core.clock import LoopClock
+    from sluicegate._core.park_store import ParkStore
 
 MOST = 1_000
 _PARKED_AT = datetime(2026, 3, 29, 1, 30, 0, 123_456, UTC)

@@ -1,20 +1,24 @@
-"""Tests with consumers: every message is handled, in order per key, and again only if it must be."""
+"""Tests with consumers: every message is handled, in order per key, and again only if it must be.
+
+White box: the policy of retries, and positions.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from ...._core.errors import TransientError
-from ...._core.retry_policy import RetryPolicy
-from ...._core.source import Position, TopicPartition
-from ....consumer import Commits, InFlight
-from ....consumer.handling.results import Nak
-from .consumers import NO_COMMITS, ConsumingSource, Journal
+from tests.conformance.source_consumers import NO_COMMITS, ConsumingSource, Journal
+
+from sluicegate._core.errors import TransientError
+from sluicegate._core.retry_policy import RetryPolicy
+from sluicegate._core.source import Position, TopicPartition
+from sluicegate.consumer import Commits, InFlight
+from sluicegate.consumer.handling.results import Nak
 
 if TYPE_CHECKING:
-    from ...._core.clock import Clock
-    from ....consumer.lanes.message import Message
+    from sluicegate._core.clock import Clock
+    from sluicegate.consumer.lanes.message import Message
 
 
 class OrderTests(ConsumingSource):

@@ -23,24 +23,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .._core.clock import LOOP_CLOCK
-from .._core.errors import ThrottledError, TooLargeError
-from .._core.extras import need
-from .._core.retry_policy import Backoff
-from .._core.stacking import stack
-from ..batcher.batcher import Batcher
-from ..retry.retry import Retry
-from ..sinks.timeout import Timeout
-from .clock import FakeClock
+from sluicegate import Backoff, Batcher, Retry, ThrottledError, Timeout, stack
+from sluicegate.batcher import LoopClock
+from sluicegate.errors import TooLargeError
+from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .._core.batch import Batch
-    from .._core.outcome import Tally
-    from .._core.sink import Decorator
-    from ..batcher import Adaptive
-    from ..batcher.limits import Limits
+    from sluicegate import Batch, Limits
+    from sluicegate.batcher import Adaptive, Tally
+    from sluicegate.sinks import Decorator
 
 
 NAME = "simulated"
@@ -49,6 +42,7 @@ TICK = 0.02
 """Seconds between two offers of the producer."""
 SAMPLE = 0.25
 """Seconds between two samples."""
+CLOCK = LoopClock()
 V = TypeVar("V")
 COLOURS = ("#1f6f8b", "#e0a030")
 
@@ -95,8 +89,7 @@ class Simulated:
     def plot(self, target: str | Path, title: str = "") -> None:
         """Draw workers, writes in flight, batch size and items per second over time.
 
-        As SVG or PNG, by the file's suffix. Does not suspend. Raises `MissingExtra` without
-        matplotlib, and `OSError` if the file cannot be written.
+        As SVG or PNG, by the file's suffix.
         """
         draw(self.samples, self.digest, Path(target), title)
 
@@ -234,14 +227,14 @@ class LoadedSink:
 
     async def write(self, batch: Batch[Any]) -> None:
         """Take as long as the destination, or fail like it."""
-        now = LOOP_CLOCK.now()
+        now = CLOCK.now()
         kind = phase_at(self.phases, now)
         self.writing += 1
         self.resent += len(batch) if batch.attempt > 1 else 0
         ended = "cut_off"
         try:
             self._refuse(kind, len(batch))
-            await LOOP_CLOCK.sleep(self._seconds(kind, len(batch), now))
+            await CLOCK.sleep(self._seconds(kind, len(batch), now))
             self.items += len(batch)
             ended = "ok"
         except ThrottledError:
@@ -296,11 +289,7 @@ def phase_at(phases: Sequence[tuple[float, V]], now: float) -> V:
 
 
 def draw(samples: Sequence[Sample], digest: str, target: Path, title: str) -> None:
-    """Write the plot as SVG or PNG, by the target's suffix; the same run gives the same plot.
-
-    Raises `MissingExtra` and `OSError`.
-    """
-    need("matplotlib", "tune", "a plot of a simulated run")
+    """Write the plot as SVG or PNG, by the target's suffix; the same run gives the same plot."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
