@@ -34,10 +34,7 @@ BY_OTHER_TESTS = {
     "how-to/coalesce-requests.md": "tests/examples/test_coalescing.py",
     "how-to/write-to-a-file.md": "tests/examples/test_items_page.py",
     "how-to/deliver-exactly-once-from-spark.md": "tests/spark/test_page_snippets.py",
-    "how-to/keep-order-from-spark.md": "tests/spark/test_page_snippets.py",
     "how-to/run-a-pipeline.md": "tests/spark/test_page_snippets.py",
-    "how-to/stream-from-kafka.md": "tests/spark/test_page_snippets.py",
-    "how-to/watch-a-spark-write.md": "tests/spark/test_page_snippets.py",
     "how-to/write-from-spark.md": "tests/spark/test_page_snippets.py",
     "index.md": "tests/examples/test_readme.py",
 }

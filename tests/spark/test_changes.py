@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
-from tests.examples.example import load
 from tests.spark.sql import query
 
 from sluicegate import ConfigError, Retry, stack
 from sluicegate.postgres import Changes, PostgresSink
 from sluicegate.spark import debezium_changes, register, write_dataframe
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from sluicegate.testing import EmbeddedKafka
 
 ORDER: dict[str, Any] = {"key": "id", "order_by": "seq", "buckets": 3}
 
@@ -178,53 +170,6 @@ def test_columns_that_events_cannot_have_are_refused(
     df = spark.sql("SELECT '' AS value, 1 AS offset")
     with pytest.raises(ConfigError, match=told):
         debezium_changes(df, schema, **settings)
-
-
-def produce(bootstrap: str, topic: str, events: Sequence[tuple[int, str | None]]) -> None:
-    """Produce events in order, each into the partition of its key."""
-    import asyncio
-
-    from aiokafka import AIOKafkaProducer
-
-    async def send() -> None:
-        async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all") as producer:
-            for key, value in events:
-                data = None if value is None else value.encode()
-                await producer.send(topic, data, key=b"%d" % key, partition=key % 2)
-
-    asyncio.run(send())
-
-
-@pytest.mark.long
-def test_the_example_follows_a_topic(
-    spark: Any,
-    spark_reads_kafka: None,
-    embedded_kafka: EmbeddedKafka,
-    dsn: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A table is created, follows a topic, and goes on where it has ended."""
-    topic = f"customers-{uuid4().hex}"
-    embedded_kafka.create_topic(topic, partitions=2)
-    chance, there = random.Random(3), dict[int, dict[str, Any]]()
-    for _ in range(2):
-        events: list[tuple[int, str | None]] = []
-        for number in range(300):
-            key = chance.randrange(30)
-            before = there.pop(key, None)
-            if before is not None and chance.random() < 0.3:
-                events += [(key, event("d", {"id": key}, None)), (key, None)]
-                continue
-            city = chance.choice([None, {"city": f"C{number}"}])
-            there[key] = {"id": key, "name": f"n{number}", "address": city, "tags": [None, "t"]}
-            events.append((key, event("u" if before else "c", before, there[key], enveloped=True)))
-        produce(embedded_kafka.bootstrap, topic, events)
-        load("changes_from_spark").main(embedded_kafka.bootstrap, topic, dsn, str(tmp_path))
-        found = query(dsn, "SELECT id, name, address, tags FROM customers ORDER BY id")
-        read = [(*row[:2], None if row[2] is None else json.loads(row[2]), row[3]) for row in found]
-        assert read == [tuple(row.values()) for _, row in sorted(there.items())]
-        assert "superseded" in capsys.readouterr().out
 
 
 def test_a_format_has_no_order_for_changes(spark: Any, dsn: str) -> None:

@@ -85,7 +85,7 @@ def test_order(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    latest, parks = snippets("how-to/keep-order-from-spark.md")
+    _, latest, parks, *_ = snippets("how-to/write-from-spark.md")
     query(database, f"CREATE TABLE movements {COLUMNS}")
     query(database, "CREATE TABLE accounts (account text PRIMARY KEY, seq int, amount int)")
     given = {"dsn": database, "df": frame(spark), "folder": str(tmp_path)}
@@ -106,7 +106,7 @@ def test_watch(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (streams,) = snippets("how-to/watch-a-spark-write.md")
+    *_, streams, listens, _ = snippets("how-to/write-from-spark.md")
     query(database, f"CREATE TABLE movements {COLUMNS}")
     sink = PostgresSink(database, table="movements", columns=("account", "seq", "amount"))
     rows = frame(spark)
@@ -115,6 +115,11 @@ def test_watch(
     streams.run(runner, given, **{"...\n": "query.processAllAvailable()\nquery.stop()\n"})
     assert len(query(database, "SELECT * FROM movements")) == 4
     assert "4 rows" in capsys.readouterr().out
+    made: dict[str, Any] = {"spark": spark}
+    listens.run(runner, made, **{"9464": "0"})
+    spark.streams.removeListener(made["listener"])
+    made["server"].shutdown()
+    made["server"].server_close()
 
 
 @pytest.mark.long
@@ -132,26 +137,10 @@ def test_pipeline(spark: Any, runner: asyncio.Runner, database: str, tmp_path: P
 
 
 @pytest.mark.long
-def test_windows(spark: Any, runner: asyncio.Runner, database: str, tmp_path: Path) -> None:
-    session, windows = snippets("how-to/stream-from-kafka.md")
-    session.run(runner, {})
-    query(database, "CREATE TABLE orders (shop text, starts int)")
-    rows = spark.range(3).selectExpr("concat('s', id) AS shop", "int(id) AS starts")
-    given = {
-        "windows": stream(spark, rows, tmp_path / "rows"),
-        "checkpoint": str(tmp_path / "checkpoint"),
-        "sink": PostgresSink(database, table="orders", columns=("shop", "starts")),
-    }
-    windows.run(runner, given)
-    ended(spark)
-    assert len(query(database, "SELECT * FROM orders")) == 3
-
-
-@pytest.mark.long
 def test_a_table_is_created(
     spark: Any, runner: asyncio.Runner, database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    creates, _ = snippets("how-to/write-from-spark.md")
+    creates, *_ = snippets("how-to/write-from-spark.md")
     orders = spark.range(3).selectExpr("id", "concat('s', id) AS shop")
     creates.run(runner, {"dsn": database, "orders": orders, "write_dataframe": write_dataframe})
     assert capsys.readouterr().out == (
@@ -162,7 +151,7 @@ def test_a_table_is_created(
 
 @pytest.mark.long
 def test_into_kafka(spark: Any, runner: asyncio.Runner, broker: EmbeddedKafka) -> None:
-    _, into_kafka = snippets("how-to/write-from-spark.md")
+    *_, into_kafka = snippets("how-to/write-from-spark.md")
     broker.create_topic("orders_of_rows")
     orders = spark.range(3).selectExpr("id", "concat('s', id) AS shop")
     records = spark.range(3).selectExpr(

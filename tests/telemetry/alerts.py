@@ -34,5 +34,5 @@ def alerts_of(catalogue: Catalogue) -> list[Alert]:
             rule["annotations"]["summary"].removeprefix("{{ $labels.name }}: "),
             rule["annotations"].get("runbook", ""),
         )
-        for rule in groups[f"sluicegate{own}"]
+        for rule in groups.get(f"sluicegate{own}", ())
     ]

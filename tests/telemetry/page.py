@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING
 
 from sluicegate.postgres.metrics.queue_definitions import QUEUES
 from sluicegate.postgres.metrics.stream_definitions import STREAM
+from sluicegate.spark.metrics import QUERY
 from sluicegate.telemetry.batcher_metrics import BATCHER
 from sluicegate.telemetry.consumer_metrics import CONSUMER
 
 if TYPE_CHECKING:
     from sluicegate.telemetry.metric import Catalogue, Metric
 
-CATALOGUES = (BATCHER, CONSUMER, STREAM, QUEUES)
+CATALOGUES = (BATCHER, CONSUMER, STREAM, QUEUES, QUERY)
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 TITLES = {
     "batcher": "Batchers and sinks",
     "consumer": "Consumers and sources",
     "stream": "Logs of streams",
     "queue": "Queues",
+    "query": "Streaming queries of Spark",
 }
 TOP = """\
 # Metrics

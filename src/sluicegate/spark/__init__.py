@@ -9,6 +9,7 @@ Provisional: its public names may change in a minor release.
 - `keys`, `latest`, `content`, `values`: the rows: their order per key, the last of each key, their
   hash, their types. `avro`: functions of SQL for values with a schema registry.
 - `debezium`: events of Debezium as rows.
+- `listener`, `metrics`: the progress of streaming queries for Prometheus.
 - `pipeline` and its command, `commands`; `java`: Java and the jars of connectors.
 """
 
@@ -25,6 +26,7 @@ __all__ = [
     "Pipeline",
     "PipelineError",
     "PipelineReport",
+    "PrometheusQueryListener",
     "Registration",
     "SparkWriteReport",
     "connector_jars",
@@ -43,6 +45,7 @@ try:
     from .debezium import debezium_changes
     from .java import connector_jars
     from .keys import keyed
+    from .listener import PrometheusQueryListener
     from .registration import Registration, register
     from .write import foreach_batch, write_dataframe
 except ModuleNotFoundError as error:

@@ -14,6 +14,7 @@ from base64 import b64encode
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions
 from pyspark.sql.types import StringType
 
 from .._core.errors import PermanentError
@@ -21,7 +22,7 @@ from .._core.values.encoding import json_form
 from ..kafka import Avro, SchemaRegistry
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
 
 def register_avro(spark: SparkSession, registry: str) -> None:
@@ -41,6 +42,12 @@ def register_avro(spark: SparkSession, registry: str) -> None:
     _codec(registry)  # reports a bad URL here
     for name, is_tried in (("avro_to_json", False), ("try_avro_to_json", True)):
         spark.udf.register(name, partial(_as_json, registry, is_tried), StringType())
+
+
+def decoded_avro(value: Column, registry: str) -> Column:
+    """The `json` of Avro values, or the `reason` why one cannot be decoded, as a struct."""
+    function, kind = partial(_as_json_or_reason, registry), "json STRING, reason STRING"
+    return functions.udf(function, kind, useArrow=False)(value)
 
 
 def _json_form(value: object) -> Any:
@@ -65,3 +72,10 @@ def _as_json(registry: str, is_tried: bool, value: bytes | bytearray | None) -> 
         if is_tried:
             return None
         raise
+
+
+def _as_json_or_reason(registry: str, value: bytes | bytearray | None) -> tuple[str | None, ...]:
+    try:
+        return _as_json(registry, False, value), None
+    except PermanentError as error:
+        return None, str(error)

@@ -19,7 +19,7 @@ from .._core.checks import bad
 from .keys import check_there, column_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 PLACEHOLDER = "__debezium_unavailable_value"
 _EACH = MapType(StringType(), StringType())
@@ -50,9 +50,7 @@ def debezium_changes(
     Raises `ConfigError` for a missing column, and for two columns of one name.
     """
     check_there(df, "value", value)
-    row = schema
-    if isinstance(row, str):  # PySpark 3.5 reads DDL in no other public way
-        row = df.sparkSession.createDataFrame([], row).schema if row.strip() else StructType()
+    row = columns_of(df, schema) if isinstance(schema, str) else schema
     if not row.fields:
         raise bad("schema", schema, "must have the columns of the source's table")
     kept = [name for name in df.columns if name != value]
@@ -60,24 +58,40 @@ def debezium_changes(
     both = [name for place, name in enumerate(added) if name in (*kept, *added[:place])]
     if both:
         raise bad("df", both, "would be two columns with the same name; rename or leave out one")
-    event = StructType(
-        [
-            StructField("op", StringType()),
-            StructField("before", row),
-            StructField("after", row),
-        ]
-    )
-    text = column_of(value).cast("string")
-    enveloped = functions.get_json_object(text, "$.payload")
-    text = functions.coalesce(enveloped, text)
-    found = functions.from_json(text, event)
-    of_row = functions.when(found.op == "d", found.before).otherwise(found.after)
-    columns = [of_row[name].alias(name) for name in row.names]
+    payload = payload_of(column_of(value).cast("string"))
+    event = functions.from_json(payload, event_type(row))
+    columns = values_of(event, row)
     if present_column is not None:
-        each = functions.from_json(functions.get_json_object(text, "$.after"), _EACH)
-        has = functions.map_filter(each, lambda _, given: ~given.eqNullSafe(PLACEHOLDER))
-        names = functions.array(*map(functions.lit, row.names))
-        present = functions.array_intersect(functions.map_keys(has), names)
-        columns.append(present.alias(present_column))
+        columns.append(present_in(payload, row).alias(present_column))
     events = df.where(column_of(value).isNotNull())
-    return events.select(*map(column_of, kept), found.op.alias(op_column), *columns)
+    return events.select(*map(column_of, kept), event.op.alias(op_column), *columns)
+
+
+def columns_of(df: DataFrame, schema: str) -> StructType:
+    """Read columns in Spark's notation; PySpark 3.5 does it in no other public way."""
+    return df.sparkSession.createDataFrame([], schema).schema if schema.strip() else StructType()
+
+
+def payload_of(text: Column) -> Column:
+    """The JSON of an event without its own schema."""
+    return functions.coalesce(functions.get_json_object(text, "$.payload"), text)
+
+
+def event_type(row: StructType) -> StructType:
+    """The type of an event about rows of this type."""
+    fields = [("op", StringType()), ("before", row), ("after", row)]
+    return StructType([StructField(name, kind) for name, kind in fields])
+
+
+def values_of(event: Column, row: StructType) -> list[Column]:
+    """The values of the row that an event is about, by name."""
+    of_row = functions.when(event.op == "d", event.before).otherwise(event.after)
+    return [of_row[name].alias(name) for name in row.names]
+
+
+def present_in(payload: Column, row: StructType) -> Column:
+    """The names of the columns that an event has."""
+    each = functions.from_json(functions.get_json_object(payload, "$.after"), _EACH)
+    has = functions.map_filter(each, lambda _, given: ~given.eqNullSafe(PLACEHOLDER))
+    names = functions.array(*map(functions.lit, row.names))
+    return functions.array_intersect(functions.map_keys(has), names)

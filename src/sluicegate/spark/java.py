@@ -12,10 +12,13 @@ import shutil
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .._core import cache, checks
 from .._core.extras import need
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Connector = Literal["kafka", "postgresql"]
 POMS = Path(__file__).parent / "_poms"
@@ -67,14 +70,14 @@ def is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def setting(name: str) -> str | None:
-    """Return a setting of the active session, or of `spark-submit`; `None` without either."""
+def setting(name: str, given: SparkSession | None = None) -> str | None:
+    """Return a setting of this session, of the active one, or of `spark-submit`; `None` without any."""
     if find_spec("pyspark") is None:
         return None
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
-    active = SparkSession.getActiveSession()
+    active = given or SparkSession.getActiveSession()
     if active is not None:
         return active.conf.get(name, None)
     found: str | None = SparkConf().get(name) if is_submitted() else None

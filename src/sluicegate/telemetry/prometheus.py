@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -36,7 +37,7 @@ from .observers import LAG_EVERY, ConsumerMetricsObserver, MetricsObserver, Obse
 from .readings import OTHER, Kept, StateReadings, Top, label_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
     from datetime import timedelta
 
     from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -135,6 +136,20 @@ class PrometheusConsumerObserver(ConsumerMetricsObserver):
 def require_prometheus(user: str) -> None:
     """Raise `MissingExtra`, which names `user`, if the client is not installed."""
     need("prometheus_client", "prometheus", user)
+
+
+@contextmanager
+def serving_metrics(host: str, port: int) -> Generator[None]:
+    """Serve the metrics of the global registry over HTTP. Raises `OSError`."""
+    from prometheus_client import start_http_server
+
+    server, thread = start_http_server(port, host)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 class PrometheusInstruments:

@@ -27,6 +27,18 @@ def produce(bootstrap: str, topic: str, values: Sequence[bytes], *, partitions: 
     asyncio.run(send())
 
 
+def produce_by_key(bootstrap: str, topic: str, events: Sequence[tuple[int, str | None]]) -> None:
+    """Produce in order, each into the partition of its key, of two."""
+
+    async def send() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all") as producer:
+            for key, value in events:
+                data = None if value is None else value.encode()
+                await producer.send(topic, data, key=b"%d" % key, partition=key % 2)
+
+    asyncio.run(send())
+
+
 def consume(bootstrap: str, topic: str) -> list[Any]:
     """Every record now in the topic, read with aiokafka's consumer, in order per partition."""
 

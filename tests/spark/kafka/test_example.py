@@ -65,7 +65,7 @@ def test_closed_windows_are_in_the_table_and_in_the_files(
         view.sum_up(report)
         if 0 in minutes:
             said = ["kafka windows: starting Spark", *timeless(capsys.readouterr().out)]
-            assert said == timeless(printed_on("how-to/stream-from-kafka.md")[0])
+            assert said == timeless(printed_on("how-to/run-a-pipeline.md")[2])
         new = [
             (shop, program.BEGIN + timedelta(minutes=minute), 60, 120)
             for minute in minutes

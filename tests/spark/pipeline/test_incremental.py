@@ -270,6 +270,27 @@ def test_a_dry_run_counts_and_creates_nothing(spark: Any, dsn: str, tmp_path: Pa
     assert "read: 0 rows, none with at above 2027-01-15" in declared.dry_run(spark)
 
 
+def test_a_dry_run_tells_why_it_cannot_read_a_position(
+    spark: Any, dsn: str, tmp_path: Path
+) -> None:
+    """Only a table that the run would create has none. A column that it would add is no obstacle."""
+    put(spark, tmp_path, 1, 10)
+    query(dsn, "ALTER TABLE orders DROP at")
+    grows = {"orders": sink(dsn, "orders", on_new_column="add")}
+    assert "10 rows" in pipeline(tmp_path, dsn, sinks=grows).dry_run(spark)
+    assert query(
+        dsn, "SELECT count(*) FROM information_schema.columns WHERE table_name = 'orders'"
+    ) == [(1,)]
+    with pytest.raises(ConfigError, match=r"columns=\['at'\]"):
+        pipeline(tmp_path, dsn).dry_run(spark)
+    with pytest.raises(ConfigError, match=r"table='new'.*no such table"):
+        pipeline(tmp_path, dsn, sinks={"orders": sink(dsn, "new")}).dry_run(spark)
+    pipeline(tmp_path, dsn, sinks=grows).run(spark)
+    query(dsn, "DROP TABLE orders; CREATE TABLE orders (id bigint)")
+    with pytest.raises(ConfigError, match="earlier table"):
+        pipeline(tmp_path, dsn, sinks=grows).dry_run(spark)
+
+
 def test_mistakes_of_incremental_sources_are_found_without_spark(tmp_path: Path) -> None:
     wrong = pipeline(
         tmp_path,
@@ -329,7 +350,9 @@ def test_a_secret_comes_from_a_file_and_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_a_secret_comes_from_sparks_settings(spark: Any, dsn: str, tmp_path: Path) -> None:
+    """Those of the session that runs it, whichever is active."""
     spark.conf.set("spark.pg.password.dsn", dsn)
+    spark.newSession().sql("SELECT 1")
     put(spark, tmp_path, 1, 3)
     assert pipeline(tmp_path, "${conf:spark.pg.password.dsn}").run(spark).rows == 3
     spark.conf.unset("spark.pg.password.dsn")

@@ -151,6 +151,7 @@ def said(pipeline: Pipeline, environment: Mapping[str, str] | None = None) -> li
 
 
 STREAM = Stream(checkpoint="/tmp/c")
+TOPIC = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
 
 
@@ -180,6 +181,34 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
                 "sources.numbers.options.kafka.bootstrap.servers: is missing, and kafka needs it",
                 "sources.numbers.options: must have one of subscribe, subscribePattern, assign",
             ],
+        ),
+        (
+            {"sources": {"numbers": Source(format="rate", value="json", schema="id INT")}},
+            ["sources.numbers.value: has no meaning here: only kafka has values"],
+        ),
+        (
+            {"sources": {"numbers": Source(format="kafka", options=TOPIC, schema="id INT")}},
+            ["sources.numbers.value: goes with schema: *"],
+        ),
+        (
+            {"sources": {"numbers": Source(format="kafka", options=TOPIC, value="json")}},
+            ["sources.numbers.value: goes with schema: *"],
+        ),
+        (
+            {
+                "sources": {
+                    "numbers": Source(format="kafka", options=TOPIC, value="avro", schema="id INT")
+                }
+            },
+            ["registry: is missing, and value = 'avro' needs it"],
+        ),
+        (
+            {"sources": {"numbers": Source(format="rate", debezium=True)}},
+            ["sources.numbers.debezium: needs value"],
+        ),
+        (
+            {"stream": Stream(checkpoint="/tmp/c", metrics="9464")},
+            ["stream.metrics: '9464' is not HOST:PORT, such as '127.0.0.1:9464'"],
         ),
         (
             {"sources": {"numbers": Source(format="rate", static=True)}, "stream": STREAM},
@@ -496,3 +525,30 @@ def test_a_topic_is_explained_without_its_secrets(tmp_path: Path) -> None:
         "ssl_cafile='x', ssl_password=...",
     ):
         assert part in told
+
+
+def test_a_plan_is_drawn_from_the_sources_to_the_writes() -> None:
+    """A step that joins is drawn once, below the first view that it reads."""
+    made = declared(
+        sources={"a": Source(format="parquet", path="a"), "b": Source(format="parquet", path="b")},
+        steps={
+            "joined": Step(sql="SELECT id FROM a JOIN b USING (id)", dedupe="id"),
+            "few": Step(sql="SELECT id FROM joined WHERE id < 9"),
+        },
+        write=[Write(view="few", sink="memory"), Write(view="joined", sink="memory")],
+    )
+    drawn = made.explain().partition("\n")[2]
+    again = "at least once: a repeated attempt writes again"
+    assert drawn.startswith(
+        "read a: parquet from a\n"
+        "└─ select joined:\n"
+        "   │    SELECT id FROM a JOIN b USING (id)\n"
+        "   │    one row for each id\n"
+        "   ├─ select few:\n"
+        "   │  │    SELECT id FROM joined WHERE id < 9\n"
+        f"   │  └─ write to memory, {again}\n"
+        f"   └─ write to memory, {again}\n"
+        "read b: parquet from b\n"
+        "└─ select joined: see above\n"
+        "  sink    memory: "
+    )

@@ -7,13 +7,33 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
+from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from sluicegate import SluicegateError
 from sluicegate.postgres import PostgresSink
-from sluicegate.spark import foreach_batch, register, write_dataframe
+from sluicegate.spark import (
+    PrometheusQueryListener,
+    foreach_batch,
+    register,
+    write_dataframe,
+)
+
+
+class Ended(StreamingQueryListener):
+    def __init__(self) -> None:
+        self.seen = threading.Event()
+
+    def onQueryStarted(self, event: Any) -> None: ...
+    def onQueryProgress(self, event: Any) -> None: ...
+    def onQueryTerminated(self, event: Any) -> None:
+        self.seen.set()
+
 
 dsn, folder = sys.argv[1], Path(sys.argv[2])
 os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -58,14 +78,23 @@ if "more" in sys.argv:
 )
 stream = spark.readStream.schema("id long, way string").json(str(folder))
 each = foreach_batch(sink, key="id", app_id="orders")
+registry, ended = CollectorRegistry(), Ended()
+listeners = (PrometheusQueryListener(registry), ended)
+for listener in listeners:
+    spark.streams.addListener(listener)
 query = (
     stream.writeStream.foreachBatch(each)
+    .queryName("rows")
     .option("checkpointLocation", str(folder / "checkpoint"))
     .trigger(availableNow=True)
     .start()
 )
 query.awaitTermination(120)
 found["error"] = str(query.exception())
+ended.seen.wait(60)
+for listener in listeners:
+    spark.streams.removeListener(listener)
+found["read"] = registry.get_sample_value("spark_query_input_rows_total", {"name": "rows"})
 
 if "more" in sys.argv:
     renamed = stream.selectExpr("id + 100 AS id", "'stream' AS way")

@@ -36,7 +36,7 @@ def written(dsn: str, folder: Path, *more: str) -> tuple[dict[str, Any], dict[st
 def test_the_three_ways_work_on_connect(embedded_postgres: Any, tmp_path: Path) -> None:
     """P-T17: write_dataframe with its report, register, and foreach_batch with its own name."""
     found, counts = written(embedded_postgres.dsn, tmp_path)
-    assert found == {"dataframe": 100, "name": NO_REPORT, "error": "None"}
+    assert found == {"dataframe": 100, "name": NO_REPORT, "error": "None", "read": 20}
     assert counts == {"batch": 20, "dataframe": 100, "name": 50}
 
 
@@ -49,6 +49,7 @@ def test_all_ways_work_on_connect(embedded_postgres: Any, tmp_path: Path) -> Non
         "dataframe": 100,
         "name": NO_REPORT,
         "error": "None",
+        "read": 20,
         "second error": "None",
     }
     assert counts == {"batch": 20, "dataframe": 100, "name": 50, "options": 20, "stream": 20}

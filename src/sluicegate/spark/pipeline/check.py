@@ -27,6 +27,8 @@ from .sinks import SinkMaker
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from pyspark.sql import SparkSession
+
     from ..._core.sink import Sink
     from .declaration import Declared, Incremental, Path, Step
 
@@ -38,6 +40,7 @@ _TYPED_IN_STREAMS = FILES - {"text"}
 AVAILABLE_NOW = "available_now"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INTERVAL = re.compile(r"\d+(\.\d+)?\s+(microsecond|millisecond|second|minute|hour|day|week)s?")
+_ADDRESS = re.compile(r"[^\s/]+:\d{1,5}")
 _KAFKA_TOPICS = ("subscribe", "subscribePattern", "assign")
 
 
@@ -51,11 +54,16 @@ class Checked:
     doubts: tuple[Mistake, ...]
 
 
-def check(declared: Declared, variables: Mapping[str, str], known: Sequence[Mistake]) -> Checked:
+def check(
+    declared: Declared,
+    variables: Mapping[str, str],
+    known: Sequence[Mistake],
+    session: SparkSession | None = None,
+) -> Checked:
     """Check everything. `known` are the mistakes found by reading; no further mistakes are added to
-    their paths.
+    their paths. Settings are those of the session, by default the active one.
     """
-    environment = Environment(variables, setting)
+    environment = Environment(variables, partial(setting, given=session))
     unset: list[Mistake] = []
     pipeline = environment.resolve(declared, unset)
     found = _Check(pipeline)
@@ -133,6 +141,10 @@ class _Check:
             self._report((*path, "path"), f"is missing, and {source.format} needs it")
         if source.format == "kafka":
             self._check_kafka(source, path)
+        elif source.value is not None:
+            self._report((*path, "value"), "has no meaning here: only kafka has values")
+        if source.debezium and source.value is None:
+            self._report((*path, "debezium"), "needs value")
         streams = self._pipeline.stream is not None and not source.static
         if len(names(source.path)) > 1 and (streams or source.format == "table"):
             self._report((*path, "path"), "must be a single path here")
@@ -180,12 +192,11 @@ class _Check:
             )
         if sum(name in source.options for name in _KAFKA_TOPICS) != 1:
             self._report((*path, "options"), f"must have one of {', '.join(_KAFKA_TOPICS)}")
-        if source.schema is not None:
-            self._report(
-                (*path, "schema"),
-                "kafka has fixed columns; parse its value in a step: "
-                "from_json(cast(value AS STRING), ...)",
-            )
+        if (source.schema is None) != (source.value is None):
+            text = "goes with schema: value = 'json' or 'avro', and the columns of the values"
+            self._report((*path, "value"), text)
+        if source.value == "avro" and self._pipeline.registry is None:
+            self._report(("registry",), "is missing, and value = 'avro' needs it")
 
     def _late_and_double(self, view: Source | Step, path: Path) -> None:
         if view.watermark is not None:
@@ -451,6 +462,9 @@ class _Check:
                 f"{stream.trigger!r} is neither a duration such as '10 seconds' nor "
                 f"'{AVAILABLE_NOW}'",
             )
+        if stream.metrics is not None and not _ADDRESS.fullmatch(stream.metrics):
+            text = f"{stream.metrics!r} is not HOST:PORT, such as '127.0.0.1:9464'"
+            self._report(("stream", "metrics"), text)
         if pipeline.sources and all(source.static for source in pipeline.sources.values()):
             self._report(("sources",), "all are static: there is nothing to stream")
 

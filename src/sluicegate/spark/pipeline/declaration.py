@@ -82,7 +82,16 @@ class Source:
     """One or more files or folders."""
     schema: str | None = None
     """The columns in Spark's notation: `"id BIGINT, name STRING"`. Required for CSV and JSON, and
-    for streamed files.
+    for streamed files. With `value`, the columns of the values.
+    """
+    value: Literal["json", "avro"] | None = None
+    """What the values of Kafka are: the view has a struct of the columns of `schema` in their
+    place, and `undecodable`, which is NULL unless a value cannot be decoded. Avro is decoded by
+    `registry`. Default: the bytes.
+    """
+    debezium: bool = False
+    """Whether the values are Debezium's events, and `schema` the columns of its table. The struct
+    then has `op` and `present`, the list of columns that an event has, too.
     """
     options: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
     """The options of the format."""
@@ -208,6 +217,8 @@ class Stream:
     """
     output_mode: Literal["append", "update", "complete"] = "append"
     """The rows of an aggregation in a micro-batch: final rows, changed rows, or all."""
+    metrics: str | None = None
+    """`HOST:PORT` at which Prometheus reads the metrics of the query while it runs."""
 
 
 @dataclass(frozen=True, slots=True)

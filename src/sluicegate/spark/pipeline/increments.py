@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from ..._core.checks import bad
-from ..._core.errors import SluicegateError
+from ..._core.errors import ConfigError
 from ..._core.staging import Progress
 from ..levels import read_progress
+from .declaration import Destination
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -64,15 +65,17 @@ def find_runs(
     """Compare the sources with the stored positions. Blocks; reads the columns of the positions.
 
     Raises `ConfigError` for a `since` that is no value of the column, and the errors of the
-    destinations; a dry run takes a destination that cannot be opened for one without a position.
+    destinations; in a dry run, a table that the run would create has no position.
     """
     before: dict[Path, Progress] = {}
     for path, write in pipeline.writes.items():
         application = pipeline.application_of(write)
         try:
             before[path] = read_progress(sinks[path], application)
-        except SluicegateError:
-            if not is_dry:
+        except ConfigError as error:
+            if not (
+                is_dry and _creates(pipeline.sinks[write.sink]) and str(error).startswith("table=")
+            ):
                 raise
             before[path] = Progress(application=application)
     groups: dict[tuple[tuple[str, ...], ...], list[Path]] = {}
@@ -102,6 +105,11 @@ def find_runs(
         }
         runs.append(Run(moved, conditions, told, has_rows=any(new)))
     return runs
+
+
+def _creates(sink: object) -> bool:
+    """Whether a run creates the table."""
+    return isinstance(sink, Destination) and "create_table" in sink.arguments
 
 
 _Found = tuple["Column", tuple[str, ...], str, bool]

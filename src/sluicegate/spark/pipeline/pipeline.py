@@ -9,10 +9,10 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as File
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ..._core.extras import need
-from .check import Checked, check
+from .check import Checked, can_read, check, read_select
 from .declaration import (
     Declared,
     Destination,
@@ -23,6 +23,7 @@ from .declaration import (
     Source,
     Step,
     Write,
+    format_path,
     names,
 )
 from .reading import read
@@ -115,7 +116,7 @@ class Pipeline(Declared):
         """
         from .run import plan
 
-        checked = self._sound(environment)
+        checked = self._sound(environment, spark)
         return checked.environment.hide(plan(checked, spark))
 
     def without_secrets(self, text: str, environment: Mapping[str, str] | None = None) -> str:
@@ -154,7 +155,7 @@ class Pipeline(Declared):
         from .run import run
 
         return run(
-            self._sound(environment),
+            self._sound(environment, spark),
             spark,
             on_report=on_report,
             stop=stop,
@@ -175,19 +176,21 @@ class Pipeline(Declared):
         """
         from .run import dry_run
 
-        return dry_run(self._sound(environment), spark, since)
+        return dry_run(self._sound(environment, spark), spark, since)
 
-    def _sound(self, environment: Mapping[str, str] | None) -> Checked:
-        checked = self._check(environment)
+    def _sound(self, environment: Mapping[str, str] | None, spark: SparkSession | None) -> Checked:
+        checked = self._check(environment, spark)
         if checked.mistakes:
             raise PipelineError(self.with_file(checked.mistakes))
         return checked
 
-    def _check(self, environment: Mapping[str, str] | None) -> Checked:
+    def _check(
+        self, environment: Mapping[str, str] | None, spark: SparkSession | None = None
+    ) -> Checked:
         need("msgspec", "pipeline", "the check of a pipeline")
         mistakes: list[Mistake] = []
         made = replace(read(type(self), self, mistakes), _file=self._file)
-        return check(made, os.environ if environment is None else environment, mistakes)
+        return check(made, os.environ if environment is None else environment, mistakes, spark)
 
 
 def _lines(pipeline: Declared) -> Iterator[str]:
@@ -201,17 +204,14 @@ def _lines(pipeline: Declared) -> Iterator[str]:
             else f"every {stream.trigger}"
         )
         yield f"{pipeline.name}: a stream, {when}; stores its position in {stream.checkpoint}"
-    for name, source in pipeline.sources.items():
-        yield f"  read    {name}: {_source(source)}"
-        if source.incremental is not None:
-            yield f"          {_incremental(source.incremental)}"
-        yield from _late_and_double(source)
-    for name, step in pipeline.steps.items():
-        yield f"  select  {name}:"
-        yield textwrap.indent(textwrap.dedent(step.sql).strip(), " " * 12)
-        yield from _late_and_double(step)
-    for write in pipeline.writes.values():
-        yield from _write(pipeline, write)
+    nodes = {name: _source(name, source) for name, source in pipeline.sources.items()}
+    nodes |= {name: _step(name, step) for name, step in pipeline.steps.items()}
+    writes = pipeline.writes.items()
+    nodes |= {f"to {format_path(path)}": _write(pipeline, each) for path, each in writes}
+    seen: set[str] = set()
+    for name in nodes:
+        if name not in seen:
+            yield from _draw(name, nodes, seen)
     for name, sink in pipeline.sinks.items():
         yield f"  sink    {name}: {_sink(sink)}"
         yield from _at_most_once(sink)
@@ -219,11 +219,50 @@ def _lines(pipeline: Declared) -> Iterator[str]:
             yield f"          in {_sink(layer)}"
 
 
-def _source(source: Source) -> str:
+class _Node(NamedTuple):
+    """A view or a write: its lines, and what it reads, in lower case."""
+
+    title: str
+    details: list[str]
+    reads: set[str]
+
+
+def _draw(
+    name: str, nodes: Mapping[str, _Node], seen: set[str], lead: str = "", rest: str = ""
+) -> Iterator[str]:
+    """Draw a view above everything that reads it; a view that is drawn already, as its name."""
+    node = nodes[name]
+    if name in seen:
+        yield f"{lead}{node.title.partition(':')[0]}: see above"
+        return
+    seen.add(name)
+    yield lead + node.title
+    readers = [each for each in nodes if name.lower() in nodes[each].reads]
+    for line in node.details:
+        yield f"{rest}{'│' if readers else ' '}    {line}"
+    for place, reader in enumerate(readers, 1):
+        corner, below = ("└─ ", "   ") if place == len(readers) else ("├─ ", "│  ")
+        yield from _draw(reader, nodes, seen, rest + corner, rest + below)
+
+
+def _source(name: str, source: Source) -> _Node:
     where = f" from {', '.join(names(source.path))}" if names(source.path) else ""
     options = f" ({_arguments(source.options)})" if source.options else ""
     schema = f", as {' '.join(source.schema.split())}" if source.schema else ""
-    return f"{source.format}{where}{options}{schema}{', once' if source.static else ''}"
+    values = f", values in {source.value}" if source.value else ""
+    events = ", change events of Debezium" if source.debezium else ""
+    once = ", once" if source.static else ""
+    details = [] if source.incremental is None else [_incremental(source.incremental)]
+    details += _late_and_double(source)
+    title = f"read {name}: {source.format}{where}{options}{values}{events}{schema}{once}"
+    return _Node(title, details, set())
+
+
+def _step(name: str, step: Step) -> _Node:
+    sql = textwrap.dedent(step.sql).strip().splitlines()
+    views = read_select(step.sql).views if can_read() and not step.unchecked else ()
+    reads = {each.lower() for each in views or re.findall(r"\w+", step.sql)}
+    return _Node(f"select {name}:", [*sql, *_late_and_double(step)], reads)
 
 
 def _incremental(given: Incremental) -> str:
@@ -235,27 +274,27 @@ def _incremental(given: Incremental) -> str:
 
 def _late_and_double(view: Source | Step) -> Iterator[str]:
     if view.watermark is not None:
-        yield f"          rows may be {view.watermark.delay} late by {view.watermark.column}"
+        yield f"rows may be {view.watermark.delay} late by {view.watermark.column}"
     if names(view.dedupe):
-        yield f"          one row for each {', '.join(names(view.dedupe))}"
+        yield f"one row for each {', '.join(names(view.dedupe))}"
 
 
-def _write(pipeline: Declared, write: Write) -> Iterator[str]:
-    yield (
-        f"  write   {write.view} to "
-        f"{write.sink}{', in place of the existing rows' if write.mode == 'overwrite' else ''}, "
-        f"{_DELIVERY[write.delivery]}"
-    )
+def _write(pipeline: Declared, write: Write) -> _Node:
+    instead = ", in place of the existing rows" if write.mode == "overwrite" else ""
+    details: list[str] = []
     if names(write.key):
         order = (
             f", in the order of {', '.join(names(write.order_by))}" if names(write.order_by) else ""
         )
-        yield f"          rows of one {', '.join(names(write.key))} by one task{order}"
+        details.append(f"rows of one {', '.join(names(write.key))} by one task{order}")
         if write.latest_only:
-            yield f"          only the last row of each {', '.join(names(write.key))}"
+            details.append(f"only the last row of each {', '.join(names(write.key))}")
     if pipeline.incremental:
         when = "with the rows" if write.delivery == "atomic" else "after the rows"
-        yield f"          the position as {pipeline.application_of(write)!r}, stored there {when}"
+        name = pipeline.application_of(write)
+        details.append(f"the position as {name!r}, stored there {when}")
+    title = f"write to {write.sink}{instead}, {_DELIVERY[write.delivery]}"
+    return _Node(title, details, {write.view.lower()})
 
 
 def _at_most_once(sink: object) -> Iterator[str]:

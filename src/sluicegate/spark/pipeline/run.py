@@ -25,19 +25,23 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 from ..._core.errors import ConfigError, MissingExtra
+from ...telemetry.prometheus import serving_metrics
 from ..avro import register_avro
 from ..description import WriteStopped, stoppable
 from ..java import connector_jars, is_submitted
 from ..levels import moving
+from ..listener import PrometheusQueryListener
 from ..report import PipelineReport
 from ..write import foreach_batch, write_dataframe
 from .check import AVAILABLE_NOW, shared_views, whole_number
 from .declaration import Destination, Mistake, PipelineError, names
+from .decoding import decode_values, unused_reasons
 from .increments import Run, find_runs
+from .refusal import UNDECODABLE
 from .sinks import SinkMaker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from threading import Event
 
     from pyspark.sql import Column, DataFrame
@@ -241,6 +245,8 @@ def views(
             missing = _NO_VIEW.search(text)
             if missing is None or missing[1] not in described:
                 mistakes.append(Mistake(path, text.splitlines()[0]))
+    if not mistakes:
+        mistakes += unused_reasons(pipeline, made)
     if mistakes:
         raise PipelineError(pipeline.with_file(mistakes))
     return made
@@ -254,12 +260,12 @@ def _read(spark: SparkSession, source: Source, pipeline: Declared) -> DataFrame:
         table: DataFrame = reader.table(paths[0])
         return table
     reader = reader.format(source.format).options(**source.options)
-    if source.schema is not None:
+    if source.schema is not None and source.value is None:
         reader = reader.schema(source.schema)
     df: DataFrame = (
         reader.load(paths[0] if len(paths) == 1 else list(paths)) if paths else reader.load()
     )
-    return df
+    return df if source.value is None else decode_values(df, source, pipeline.registry)
 
 
 def _late_and_double(df: DataFrame, view: Source | Step) -> DataFrame:
@@ -282,8 +288,13 @@ def _sink(
     mistakes: list[Mistake] = []
     pipeline, write = checked.pipeline, checked.pipeline.writes[path]
     df = made[write.view]
-    sinks = pipeline.sinks if creates else {n: _unchanging(s) for n, s in pipeline.sinks.items()}
-    maker = SinkMaker(sinks, df.columns, mistakes, schema=df.schema, key=names(write.key))
+    sinks = pipeline.sinks
+    if not creates:
+        sinks = {name: _unchanging(sink, df.columns) for name, sink in sinks.items()}
+    refuses = UNDECODABLE in df.columns and any(each.value for each in pipeline.sources.values())
+    maker = SinkMaker(
+        sinks, df.columns, mistakes, schema=df.schema, key=names(write.key), refuses=refuses
+    )
     sink = maker.make(write.sink)
     for name in ("key", "order_by", "content"):
         missing = [
@@ -301,11 +312,12 @@ def _sink(
     return sink
 
 
-def _unchanging(sink: object) -> object:
+def _unchanging(sink: object, columns: Sequence[str]) -> object:
     if not isinstance(sink, Destination):
         return sink
-    changing = ("create_table", "on_new_column")
-    kept = {name: each for name, each in sink.arguments.items() if name not in changing}
+    kept = {name: each for name, each in sink.arguments.items() if name != "create_table"}
+    if kept.get("on_new_column") == "add":
+        kept["columns"] = tuple(kept.get("columns", columns))  # without types, for the first value
     return replace(sink, arguments=kept)
 
 
@@ -413,7 +425,13 @@ class _Running:
             .outputMode(stream.output_mode)
             .foreachBatch(write_or_tell)
         )
-        query = writer.option("checkpointLocation", stream.checkpoint).trigger(**trigger).start()
+        writer = writer.option("checkpointLocation", stream.checkpoint).trigger(**trigger)
+        with _metrics(self._pipeline, stream.metrics, df.sparkSession):
+            self._follow(writer.start())
+
+    def _follow(self, query: Any) -> None:
+        """Wait until the query ends or the stop request comes."""
+        stop = self._stop
         try:
             while not query.awaitTermination(LOOK_SECONDS):
                 if stop is not None and stop.is_set() and not query.status["isTriggerActive"]:
@@ -426,3 +444,24 @@ class _Running:
             raise
         finally:
             query.stop()
+
+
+@contextmanager
+def _metrics(pipeline: Declared, address: str | None, spark: SparkSession) -> Iterator[None]:
+    """Serve the metrics of the queries of a session."""
+    if address is None:
+        yield
+        return
+    listener = PrometheusQueryListener()
+    host, _, port = address.rpartition(":")
+    with ExitStack() as served:
+        try:
+            served.enter_context(serving_metrics(host.strip("[]"), int(port)))
+        except (OSError, OverflowError) as error:
+            mistake = Mistake(("stream", "metrics"), f"cannot listen at {address}: {error}")
+            raise PipelineError(pipeline.with_file([mistake])) from error
+        spark.streams.addListener(listener)
+        try:
+            yield
+        finally:
+            spark.streams.removeListener(listener)

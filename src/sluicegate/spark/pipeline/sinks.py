@@ -30,6 +30,7 @@ from ...sinks.fan_out import FanOut
 from ...sinks.timeout import Timeout
 from ...telemetry import Metrics
 from .declaration import Destination, Mistake, suggest
+from .refusal import UNDECODABLE, RefuseUndecodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,6 +111,7 @@ class SinkMaker:
 
     `columns` are the written columns, if known; `schema` also has their types, from which tables
     are created. `key` is the key of the write, the default for the primary key of such a table.
+    With `refuses`, a column of the rows has the reasons why values could not be decoded.
     """
 
     def __init__(
@@ -120,9 +122,13 @@ class SinkMaker:
         *,
         schema: StructType | None = None,
         key: Sequence[str] = (),
+        refuses: bool = False,
     ) -> None:
         self._declared = declared
+        if refuses and columns is not None:
+            columns = [name for name in columns if name != UNDECODABLE]
         self._columns = columns
+        self._refuses = refuses
         self._schema = schema
         self._key = tuple(key)
         self._mistakes = mistakes
@@ -131,11 +137,15 @@ class SinkMaker:
     def make(self, name: str, *, is_for_letters: bool = False) -> Sink[Any] | None:
         """Build the sink of this name with its stack; `None` if that is impossible."""
         declared, path = self._declared[name], ("sinks", name)
+        refuses = self._refuses and not is_for_letters
         if not isinstance(declared, Destination):
-            return self._as_sink(declared, path)
+            made = self._as_sink(declared, path)
+            return RefuseUndecodable(made) if refuses and made is not None else made
         self._making.append(name)
         try:
             sink = self._base(declared, path, is_for_letters=is_for_letters)
+            if refuses and sink is not None and declared.kind != "fan_out":
+                sink = RefuseUndecodable(sink)
             for place, layer in enumerate(declared.stack):
                 decorator = self._decorator(layer, (*path, "stack", place))
                 if decorator is not None and sink is not None:
