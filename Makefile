@@ -17,7 +17,7 @@ PIP_CERTS := import pip, ssl; paths = ssl.get_default_verify_paths(); \
   print(is_old and (paths.cafile or paths.capath) or "")
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test compat check bench bench-compare docs long soak format diagrams clean
+.PHONY: help demo demo-spark test compat check bench bench-compare docs deploy-docs dist sbom test-dist long soak format diagrams clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -95,6 +95,36 @@ format: $(VENV)/.dev  ## format and fix what can be fixed; write programs into t
 	$(BIN)/python -m tests.telemetry.page
 	$(BIN)/python -m tests.telemetry.dashboards
 
+$(VENV)/.release: pyproject.toml | $(BIN)/python
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --group release
+	@touch $@
+
+# The second time with another umask, time zone and folder: none of them may be in a file.
+dist: $(VENV)/.release  ## the sdist and the wheel of the last commit in dist/, built twice and compared
+	@tag="$$(git tag --points-at HEAD --list 'v*')"; version="v$$($(BIN)/python -m hatchling version)"; \
+	  test -z "$$tag" || test "$$tag" = "$$version" || { echo "this commit has the tag $$tag, and the version $$version"; exit 1; }
+	rm -rf dist $(VENV)/dist
+	export SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct)"; \
+	build() { rm -rf "$$2" && mkdir -p "$$2" && git archive HEAD | tar -x -C "$$2" && \
+	  $(BIN)/python -m build --no-isolation --outdir "$$1" "$$2" >$(VENV)/dist.log || { cat $(VENV)/dist.log; exit 1; }; }; \
+	build dist $(VENV)/tree && (umask 077; export TZ=Asia/Kathmandu; build $(VENV)/dist $(VENV)/another/tree)
+	diff -r dist $(VENV)/dist
+	cd dist && sha256sum *
+
+sbom: $(VENV)/.release  ## what the wheel of dist/ installs with the extra all, as $(VENV)/sbom.cdx.json
+	$(PYTHON) -m venv --clear --without-pip $(VENV)/of-dist
+	$(BIN)/uv pip install --quiet --python $(VENV)/of-dist/bin/python "$$(echo dist/*.whl)[all]"
+	SOURCE_DATE_EPOCH="$$(git log -1 --format=%ct)" $(BIN)/cyclonedx-py environment $(VENV)/of-dist/bin/python \
+	  --pyproject pyproject.toml --mc-type library --output-reproducible --output-file $(VENV)/sbom.cdx.json
+
+test-dist: $(VENV)/.dev  ## the wheel of dist/ from an index of its own: the tutorial, five guides, each extra alone on each Python
+	SLUICEGATE_DIST=dist SLUICEGATE_REQUIRE=index,pythons $(BIN)/python -m pytest -n 0 -m long tests/examples/test_from_the_wheel.py tests/examples/test_five_programs.py tests/examples/test_extras_alone.py $(ARGS)
+
+deploy-docs: $(VENV)/.docs $(VENV)/.release  ## add the docs of this version to the branch gh-pages, and push it to ORIGIN
+	version="$$($(BIN)/python -m hatchling version)"; PATH="$(CURDIR)/$(BIN):$$PATH" \
+	  mike deploy --push --remote $(or $(ORIGIN),origin) --update-aliases "$${version%.*}" latest && \
+	  PATH="$(CURDIR)/$(BIN):$$PATH" mike set-default --push --remote $(or $(ORIGIN),origin) latest
+
 $(VENV)/.diagrams: pyproject.toml | $(BIN)/python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --group diagrams
 	@touch $@
@@ -103,4 +133,4 @@ diagrams: $(VENV)/.diagrams  ## draw docs/assets/*.dot
 	$(BIN)/python -m tests.docs.diagrams
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

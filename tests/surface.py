@@ -16,10 +16,12 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import sluicegate
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SOURCE = Path(__file__).parents[1] / "src"
+SOURCE = Path(sluicegate.__file__).parents[1]  # of the checkout, or of an installed wheel
 PAGES = Path(__file__).parents[1] / "docs" / "reference" / "api"
 
 
@@ -29,7 +31,8 @@ def public_packages() -> tuple[str, ...]:
     A package may also collect names of another home, such as `sluicegate.http`: that is how
     the code is divided.
     """
-    paths = [path.parent for path in SOURCE.rglob("__init__.py")]
+    packages = ("sluicegate", "pyspark_sluicegate")
+    paths = [path.parent for name in packages for path in (SOURCE / name).rglob("__init__.py")]
     paths += [path.with_suffix("") for path in SOURCE.glob("sluicegate/[!_]*.py")]
     names = (".".join(path.relative_to(SOURCE).parts) for path in paths)
     return tuple(sorted(filter(_is_home, names)))

@@ -176,7 +176,7 @@ else:
         },
     )
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "Ack",

@@ -214,7 +214,7 @@ def test_a_batch_needs_no_more_calls_than_its_ceilings(name: str) -> None:
 def test_a_batch_needs_no_more_objects_than_its_ceilings(name: str) -> None:
     work, most = CEILINGS[name]
     waiting, garbage = asyncio.run(objects(work))
-    assert waiting <= most.waiting
+    assert waiting <= most.waiting + (sys.version_info >= (3, 14))  # of the interpreter
     assert garbage <= (most.garbage if sys.version_info < (3, 12) else most.garbage_312)
 
 

@@ -48,7 +48,8 @@ WAL_TRIES = 10
 _TABLES = (
     """
 CREATE TABLE IF NOT EXISTS sluicegate_subscription (
-  name TEXT PRIMARY KEY, selection TEXT NOT NULL, point TEXT NOT NULL, earlier TEXT NOT NULL
+  name TEXT PRIMARY KEY, selection TEXT NOT NULL, point TEXT NOT NULL, earlier TEXT NOT NULL,
+  format INTEGER NOT NULL DEFAULT 1
 ) WITHOUT ROWID
 """,
     """
@@ -263,15 +264,20 @@ class _File:
         finally:
             self._con.close()
 
+    def _check_format(self, found: int) -> None:
+        checks.known_format("path", self._path, found)
+
     def initialize(self, name: str, start: SubscriptionStart) -> bool:
         """See `SubscriptionState`."""
         with self._transaction():
             made = self._con.execute(
-                "INSERT INTO sluicegate_subscription VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                "INSERT INTO sluicegate_subscription (name, selection, point, earlier) "
+                "VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING RETURNING format",
                 (name, start.selection, start.point, json.dumps(sorted(start.earlier))),
-            )
-            if made.rowcount == 0:
+            ).fetchall()
+            if not made:
                 return False
+            self._check_format(made[0][0])
             self._con.executemany(
                 "INSERT INTO sluicegate_subscription_slot VALUES (?, ?, ?, '')",
                 [(name, slot, offset) for slot, offset in start.offsets.items()],
@@ -282,14 +288,15 @@ class _File:
         """See `SubscriptionState`."""
         with self._using:
             rows = self._con.execute(
-                "SELECT u.selection, u.earlier, s.slot, s.position, s.metadata "
+                "SELECT u.format, u.selection, u.earlier, s.slot, s.position, s.metadata "
                 "FROM sluicegate_subscription u LEFT JOIN sluicegate_subscription_slot s USING (name) "
                 "WHERE u.name = ?",
                 (name,),
             ).fetchall()
         if not rows:
             return None
-        selection, earlier, *_ = rows[0]
+        form, selection, earlier, *_ = rows[0]
+        self._check_format(form)
         positions = {slot: Position(at, text) for *_, slot, at, text in rows if slot is not None}
         return Subscribed(positions, frozenset(json.loads(earlier)), selection)
 

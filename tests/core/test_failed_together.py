@@ -105,6 +105,10 @@ async def test_each_error_object_is_heard_once(fake_clock: FakeClock) -> None:
     assert heard == [one, other]
 
 
+@pytest.mark.skipif(
+    sys.version_info[:2] in {(3, 12), (3, 13)},
+    reason="the collector frees them there, as the ceilings of tests/batcher/test_costs.py say",
+)
 async def test_items_that_failed_before_their_success_are_freed_with_their_batch(
     fake_clock: FakeClock,
 ) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import sluicegate
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -40,9 +42,12 @@ def test_the_changelog_has_every_fragment(tmp_path: Path) -> None:
     assert shown == "## Not yet released ### Added - A sink of one kind. ### Fixed - A repair."
 
 
-def test_before_the_first_release_the_changelog_is_empty() -> None:
+def test_the_changelog_has_every_release() -> None:
+    """The newest one is of this version, unless it is not yet released."""
     shown = hook("changelog_page").on_page_markdown("# Top\n", page=page("changelog.md"))
-    assert shown.strip() == "# Top"
+    releases = re.findall(r"^## (\d\S*) \(\d{4}-\d\d-\d\d\)$", shown, re.M)
+    assert releases[-1] == "0.1.0"
+    assert "dev" in sluicegate.__version__ or releases[0] == sluicegate.__version__
 
 
 def test_other_pages_stay_as_they_are() -> None:

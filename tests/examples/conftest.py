@@ -7,6 +7,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import pytest
+from tests.examples.reader import local_index
+
+from sluicegate.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,3 +32,10 @@ async def execute(dsn: str, statement: str) -> None:
     con = await asyncpg.connect(dsn)
     await con.execute(statement)
     await con.close()
+
+
+@pytest.fixture(scope="session")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an index with the wheel."""
+    with there_or_skip("index", local_index(tmp_path_factory.mktemp("build"))) as address:
+        yield address

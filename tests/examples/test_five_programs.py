@@ -23,7 +23,7 @@ from aiokafka import AIOKafkaProducer
 from tests.examples.apps.service import PLAIN, service
 from tests.examples.conftest import database
 from tests.examples.example import DOCS, EXAMPLES
-from tests.examples.test_from_the_wheel import Reader, outside, reader_in, wheel
+from tests.examples.reader import Reader, outside, reader_in
 
 from sluicegate.postgres import QueueAdmin, install_streams
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from sluicegate.testing import EmbeddedKafka
 
-__all__ = ["database", "wheel"]
+__all__ = ["database"]
 pytestmark = [
     pytest.mark.long,
     pytest.mark.usefixtures("real_clock"),
@@ -80,9 +80,9 @@ async def test_with_a_server(embedded_postgres, real_clock):
 
 
 @pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(index: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel with all that the five pages install."""
-    made = reader_in(tmp_path_factory.mktemp("five"))
+    made = reader_in(tmp_path_factory.mktemp("five"), index)
     extras, others = set[str](), set[str]()
     for guide in GUIDES:
         found = INSTALLED.findall((DOCS / f"how-to/{guide}.md").read_text())
@@ -92,7 +92,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             others |= {*re.findall(r"^ ([a-z -]+)$", rest)}
     names = [name for each in others for name in each.split()]
     made.run(
-        "-m", "pip", "install", "-q", f"{wheel}[{','.join(sorted(extras))}]", *names, seconds=600
+        "-m", "pip", "install", "-q", f"sluicegate[{','.join(sorted(extras))}]", *names, seconds=600
     )
     return made.environment
 

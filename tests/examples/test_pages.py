@@ -20,5 +20,5 @@ def test_programs_and_targets_exist(page: str) -> None:
     programs = re.findall(r"(?:examples|benchmarks|tests)/[\w/]+\.(?:py|sql)", text)
     assert [program for program in programs if not (ROOT / program).exists()] == []
     makefile = (ROOT / "Makefile").read_text()
-    targets = re.findall(r"(?:^\$? ?|`)make (?:[A-Z]+=\S+ )*([a-z]+)", text, re.MULTILINE)
+    targets = re.findall(r"(?:^\$? ?|`)make (?:[A-Z]+=\S+ )*([a-z-]+)", text, re.MULTILINE)
     assert [target for target in targets if f"\n{target}:" not in makefile] == []

@@ -95,7 +95,9 @@ def test_the_figures_are_those_of_the_benchmarks() -> None:
 
 def test_every_extra_is_named() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = set(re.findall(r"`([\w-]+)`", README)) | set(re.findall(r'"\.\[(\w+)\]"', README))
+    named = set(re.findall(r"`([\w-]+)`", README)) | set(
+        re.findall(r'"sluicegate\[(\w+)\]"', README)
+    )
     assert set(project["optional-dependencies"]) - named == set()
 
 

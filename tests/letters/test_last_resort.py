@@ -153,13 +153,6 @@ def test_a_replay_that_fails_again_replaces_the_cause(
     assert cli.keys(place, "--error-type", "PermanentError") == [1]
 
 
-def test_an_unknown_form_is_not_sent(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "dead").write_text(json.dumps({**record(1).as_json(), "item_form": "new"}) + "\n")
-    module(tmp_path, "later", SINK)
-    cli("replay", str(tmp_path / "dead"), "--to", "later:sink", code=1)
-    assert cli.err.startswith("replayed: 1 repr-only\n")
-
-
 def test_the_columns_of_a_record_are_those_of_its_table() -> None:
     assert set(DeadLetterRecord.COLUMNS) == {*COLUMNS} - {"number", "state", "replay", "outcome"}
 

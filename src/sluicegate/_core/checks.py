@@ -43,6 +43,16 @@ def bad(name: str, value: object, rule: str) -> ConfigError:
     return ConfigError(f"{name}={shown(value)}: {rule}")
 
 
+def known_format(name: str, value: object, found: object, known: int = 1) -> None:
+    """Raise `ConfigError` for stored data of a format that this release does not know."""
+    if found != known:
+        rule = (
+            f"has format {found}, and this release of Sluicegate knows format {known}: use the "
+            "release that wrote it, or a later one; nothing was changed"
+        )
+        raise bad(name, value, rule)
+
+
 def shown(value: object) -> str:
     """Return the `repr` of an argument, shortened, without memory addresses and without anything that
     may hold a password: see `hide_in_repr`.

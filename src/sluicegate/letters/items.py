@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .._core.source import SourceRecord
 
 
-PLAIN, MARKED, REPR = "plain", "marked", "repr"
+PLAIN, MARKED, REPR = FORMS = "plain", "marked", "repr"
 """The forms of an item: plain JSON, JSON with marks of exact values, JSON with a `repr`."""
 LONGEST = 10_000
 """Maximum number of characters of one `repr`."""

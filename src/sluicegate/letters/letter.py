@@ -1,4 +1,8 @@
-"""A dead letter as it is written, and as it is read from a store with the state of its replay. Pure."""
+"""A dead letter as it is written, and as it is read from a store with the state of its replay. Pure.
+
+`item_form` is the format of a letter as well: a change that older releases cannot read gets a new form, and
+they leave such a letter as it is.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from .._core.errors import PermanentError
 from .._core.logs import storable
 from .._core.public import publish
 from .._core.values.encoding import MakesForm, to_json
-from .items import MARKED, PLAIN, restored, stored
+from .items import FORMS, MARKED, PLAIN, restored, stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -269,6 +273,11 @@ def letter_of(record: object) -> Letter:
         wrong.append("attempts")
     times = {name: _moment(found[name]) for name in ("first_at", "last_at")}
     wrong += [name for name, time in times.items() if time is None]
+    if texts.get("item_form", PLAIN) not in FORMS:
+        raise NoLetterError(
+            "its item has a form that this release does not know; use the release that wrote it, or "
+            "a later one"
+        )
     if wrong or "key" not in texts or not _has_text(found.get("tenant")):
         raise NoLetterError(f"invalid value: {', '.join(wrong) or 'tenant'}")
     return Letter(

@@ -168,15 +168,15 @@ class NotedStore(ABC):
         try:
             self._notes.learn_line(line)
         except ValueError:
-            self._bad_notes.add(place, "not a note of a replay")
+            self._bad_notes.add(place, "not a note of a replay that this release knows")
 
     def _need_notes(self) -> None:
         """Refuse to continue without the complete notes of earlier replays."""
         if self._bad_notes.count:
             places = "; ".join(self._bad_notes.first)
             raise StoreError(
-                f"{places}; it may concern any letter, so nothing is sent or removed; repair "
-                f"or remove that {self._unit}"
+                f"{places}; it may concern any letter, so nothing is sent or removed; use "
+                f"the release that wrote it, or repair or remove that {self._unit}"
             )
 
 
@@ -220,7 +220,8 @@ def _check(note: object) -> None:
     found = cast("dict[str, Any]", note) if isinstance(note, dict) else {}
     lists = [found.get("sending", []), found.get("endings", [])]
     is_one = (
-        "replay" in found
+        found.keys() <= {"replay", "sending", "endings"}  # a later format has more
+        and "replay" in found
         and isinstance(found["replay"], str | None)
         and all(isinstance(each, list) for each in lists)
     )

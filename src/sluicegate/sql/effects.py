@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 _COLUMNS = (
     "consumer_group TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL, "
     "position INTEGER, metadata TEXT NOT NULL DEFAULT '', epoch INTEGER NOT NULL, "
-    "PRIMARY KEY (consumer_group, topic, partition)"
+    "format INTEGER NOT NULL DEFAULT 1, PRIMARY KEY (consumer_group, topic, partition)"
 )
 _THIS = "consumer_group = ? AND topic = ? AND partition = ?"
 _STORED = "position, CAST(metadata AS BLOB), epoch"
@@ -502,13 +502,14 @@ class _File:
         claimed: list[_Owned] = []
         with self._transaction():
             for each in partitions:
-                ((offset, metadata, epoch),) = self._rows(
+                ((offset, metadata, epoch, form),) = self._rows(
                     f"INSERT INTO {self._table} (consumer_group, topic, partition, epoch) "
                     "VALUES (?, ?, ?, 1) ON CONFLICT DO UPDATE SET epoch = epoch + 1 "
-                    f"RETURNING {_STORED}",
+                    f"RETURNING {_STORED}, format",
                     group,
                     *each,
                 )
+                checks.known_format("positions", self._table, form)
                 claimed.append(_Owned(group, each, epoch, _position(offset, metadata)))
         self._owned.update({(group, each.partition): each for each in claimed})
         return {each.partition: each.position for each in claimed if each.position is not None}

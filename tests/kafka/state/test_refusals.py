@@ -1,8 +1,12 @@
-"""State topics that are refused before any event is handled; each error says what to do."""
+"""State topics that are refused before any event is handled; each error says what to do.
+
+White box: the key of a mark.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +28,7 @@ from sluicegate import ConfigError
 from sluicegate.batcher import LoopClock
 from sluicegate.consumer import MemoryLog, MemorySource, Position, TopicPartition
 from sluicegate.kafka import KafkaState
+from sluicegate.kafka.state.topic import mark_key
 
 if TYPE_CHECKING:
     from sluicegate.consumer.jobs import EventContext
@@ -66,6 +71,14 @@ async def test_offsets_that_were_reset(broker: EmbeddedKafka) -> None:
     await store(broker, made.group, {made.part: Position(5)})
     await produce(broker, made.topic, (b"k", b"v"))
     await made.count(6)
+
+
+async def test_a_state_of_a_newer_format(broker: EmbeddedKafka) -> None:
+    """Not read as if it were of this one; the records stay, and the release that wrote them continues."""
+    made = await counted(broker)
+    newer = json.dumps({"format": 2}).encode()
+    await produce(broker, made.name, (mark_key(made.group, made.topic), newer))
+    assert "has format 2, and this release of Sluicegate knows format 1" in await made.refused()
 
 
 async def test_a_topic_that_was_made_anew(broker: EmbeddedKafka) -> None:

@@ -30,6 +30,8 @@ ROW_DELETED = 'DELETE FROM "{positions}"'
 EMPTIED = 'TRUNCATE "{table}"'
 OLDER = 'UPDATE "{table}" SET value = replace(value::text, \'"number": \', \'"number": 1\')::json WHERE partition < 0'
 
+NEWER = OLDER.replace("number", "format")  # 11
+
 
 class Counted:
     """Runs over a log that count its events."""
@@ -109,6 +111,16 @@ async def test_a_position_that_was_moved_on_purpose(embedded_postgres: EmbeddedP
         await tables.con.execute("".join(empty))
         await counted.run(6)
         assert await tables.stored() == (6, {"n": 4})
+
+
+async def test_a_state_of_a_newer_format(embedded_postgres: EmbeddedPostgres) -> None:
+    """It is not read as if it were of this one, and stays."""
+    async with state_tables(embedded_postgres.dsn) as tables:
+        counted = Counted(tables)
+        await counted.run(5)
+        await counted.refused(NEWER)
+        assert "has format 11, and this release of Sluicegate knows format 1" in counted.refusal
+        assert await tables.stored() == (5, {"n": 5})
 
 
 async def test_a_state_that_was_emptied(embedded_postgres: EmbeddedPostgres) -> None:

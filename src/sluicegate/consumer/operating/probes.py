@@ -338,6 +338,7 @@ def listening_at(host: str, port: int) -> socket.socket:
 
 
 def _server(app: App) -> uvicorn.Server:
+    """Return a server. It overrides parts of uvicorn that are not public, hence the bound of the extra."""
     need("uvicorn", "probes", "serve_probes")
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol

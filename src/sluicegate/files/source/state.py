@@ -15,7 +15,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..._core.checks import bad
+from ..._core.checks import bad, known_format
 from ..._core.errors import ConfigError
 from ..._core.source import Position
 from .finding import Recorded, difference, form_of, record
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from .options import FileOptions
 
+FORMAT = 1
+"""The version of the table, as `user_version` of the file."""
 BUSY = 5.0
 """The longest wait in seconds for another process that ends."""
 _TABLE = """
@@ -92,7 +94,10 @@ class FileState:
                 self._con.execute(
                     "BEGIN EXCLUSIVE"
                 )  # the lock stays until the connection is closed
+                ((found,),) = self._con.execute("PRAGMA user_version").fetchall()
+                known_format("state", str(self._path), found or FORMAT, FORMAT)
                 self._con.execute(_TABLE)
+                self._con.execute(f"PRAGMA user_version = {FORMAT}")
                 self._con.execute("COMMIT")
             except BaseException:
                 self._con.close()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..._core.errors import ConfigError
-from .segment import FORMAT, Item, check, connect
+from .segment import FORMAT, Item, check, connect, other_format
 
 if TYPE_CHECKING:
     import sqlite3
@@ -64,7 +63,7 @@ class ParkedFile:
                 db.executescript(_TABLE)
             elif found != FORMAT:
                 db.close()
-                raise ConfigError(f"{self.path} has format {found}; this version reads {FORMAT}")
+                raise other_format(self.path, found)
             db.execute("PRAGMA synchronous = FULL")
             (self.total,) = db.execute("SELECT count(*) FROM parked").fetchone()
             self._db = db

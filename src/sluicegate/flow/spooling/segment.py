@@ -172,10 +172,7 @@ class Segment:
         if ours != _APPLICATION:
             raise NotASpool("not a file of a spool")
         if found != FORMAT:
-            raise ConfigError(
-                f"{self.path} has format {found}, and this version reads {FORMAT}: open the spool "
-                "with the version that wrote it, send what is in it, and start an empty one"
-            )
+            raise other_format(self.path, found)
 
     def _measured(self) -> int:
         (pages,) = self._db.execute("PRAGMA page_count").fetchone()
@@ -316,6 +313,14 @@ def code_of(error: BaseException) -> int:
 
 def _text(stored: bytes) -> str:
     return stored.decode(errors="replace")  # it may be damaged
+
+
+def other_format(path: Path, found: int) -> ConfigError:
+    """Return the error for a file of another format."""
+    return ConfigError(
+        f"{path} has format {found}, and this version reads {FORMAT}: open the spool with the "
+        "version that wrote it, send what is in it, and start an empty one"
+    )
 
 
 class NotASpool(sqlite3.DatabaseError):

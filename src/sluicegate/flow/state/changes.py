@@ -31,6 +31,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from ..._core.checks import known_format
 from ..._core.source import Position
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ Stored: TypeAlias = "str | bytes"
 NOTHING = -1
 """An offset before all others."""
 
+_FORMAT = 1
 _METADATA = "sluicegate-state"
 COPY = f"{_METADATA} copy"
 """The metadata of a copy of a position, at a source."""
@@ -223,15 +225,17 @@ class StateMark:
 
     def encoded(self) -> str:
         """Encode the mark as text."""
-        return json.dumps(asdict(self))
+        return json.dumps({**asdict(self), "format": _FORMAT})
 
     @classmethod
-    def decoded(cls, value: str | bytes) -> StateMark:
-        """Decode a mark.
+    def decoded(cls, value: str | bytes, option: str, place: str) -> StateMark:
+        """Decode a mark of the state in a place, which an option names.
 
-        Raises `ValueError`, `KeyError` or `TypeError` for other values.
+        Raises `ConfigError` for another format, and `ValueError`, `KeyError` or `TypeError` for
+        other values.
         """
         fields = json.loads(value)
+        known_format(option, place, fields["format"], _FORMAT)
         names = ("group", "topic", "position", "number", "content")
         return cls(*[fields[name] for name in names])
 

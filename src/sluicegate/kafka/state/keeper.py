@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core.batch import RowBatch
 from ..._core.checks import bad
-from ..._core.errors import PositionLost
+from ..._core.errors import ConfigError, PositionLost
 from ..._core.positions import PositionUnit
 from ..._core.send import send
 from ..._core.source import Position, TopicPartition
@@ -108,11 +108,13 @@ class KafkaKeeper:
             try:
                 for record in records:
                     if record.key == own:
-                        mark = StateMark.decoded(record.value)
+                        mark = StateMark.decoded(record.value, "topic", self._topic.name)
                     elif record.key.startswith(MARKS):
-                        other = StateMark.decoded(record.value)
+                        other = StateMark.decoded(record.value, "topic", self._topic.name)
                     else:
                         page.append((record.key.decode(), self._as_stored(record.value)))
+            except ConfigError:
+                raise
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 rule = (
                     "has records that were not written by a state; use a topic only for the state"

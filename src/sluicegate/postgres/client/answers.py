@@ -162,7 +162,7 @@ async def disconnect(con: Connection[Any] | PoolConnectionProxy[Any], seconds: f
 
 def keep_alive(con: Connection[Any]) -> None:
     """Set TCP keepalive on a new connection; do nothing for a Unix socket."""
-    transport: Any = getattr(con, "_transport", None)
+    transport: Any = getattr(con, "_transport", None)  # of asyncpg 0.30 to 0.32: see the extra
     found: socket.socket | None = transport and transport.get_extra_info("socket")
     if found is None or found.family not in {socket.AF_INET, socket.AF_INET6}:
         return

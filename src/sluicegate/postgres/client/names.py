@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+_FORMAT = {"format": "int NOT NULL DEFAULT 1"}
 LONGEST = 63
 """Maximum length of a name in PostgreSQL, in bytes."""
 
@@ -23,8 +24,11 @@ def qualified(schema: str | None, name: str) -> str:
 
 
 def creation(table: str, columns: Mapping[str, str], key: Iterable[str]) -> str:
-    """Return the statement that creates a table, by its qualified name, unless it exists."""
-    kinds = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    """Return the statement that creates a table, by its qualified name, unless it exists.
+
+    Each row has its format: see `checks.known_format`.
+    """
+    kinds = ", ".join(f"{name} {kind}" for name, kind in {**columns, **_FORMAT}.items())
     return f"CREATE TABLE IF NOT EXISTS {table} ({kinds}, PRIMARY KEY ({', '.join(key)}))"
 
 

@@ -134,6 +134,7 @@ class UnitLedger:
             *_values(unit, target),
         )
         for row in known:
+            self._check_format(row["format"])
             check_same_parts(unit, _unit(row))
         if known and not is_new:
             self._check_target(unit, target, known[-1])
@@ -141,13 +142,19 @@ class UnitLedger:
         await self._check_new(con, unit, target)
         return None
 
+    def _check_format(self, found: int) -> None:
+        checks.known_format("ledger", self.qualified, found)
+
     async def _insert(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> bool:
         statement = (
             f"INSERT INTO {self.qualified} ({', '.join(_KEY)}, parts, rule, types, target_oid) "
             f"VALUES ($1, $2, $3, $4, $5, $6, $7, {_OID})"
-            f" ON CONFLICT ({', '.join(_KEY)}) DO NOTHING RETURNING true"
+            f" ON CONFLICT ({', '.join(_KEY)}) DO NOTHING RETURNING format"
         )
-        return bool(await con.fetchval(statement, *_values(unit, target)))
+        found = await con.fetchval(statement, *_values(unit, target))
+        if found is not None:
+            self._check_format(found)
+        return found is not None
 
     def _check_target(self, unit: Unit, target: str, row: Record) -> None:
         """Raise `UnitRefused` if the row belongs to another table that had the target's name."""

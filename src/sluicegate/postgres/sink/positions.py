@@ -170,6 +170,7 @@ class PositionTable:
             target,
         )
         for row in found:
+            checks.known_format("positions", self.qualified, row["format"])
             self._check_target(row, target)
         if any((row["target"], row["target_oid"]) != (target, row["oid_now"]) for row in found):
             await con.execute(

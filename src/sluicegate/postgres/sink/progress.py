@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._core.checks import bad
+from ..._core.checks import bad, known_format
 from ..._core.staging import Progress
 from ..client.errors import sqlstate
 from ..client.names import creation, literal, qualified
@@ -48,7 +48,7 @@ class ProgressTable:
         """
         try:
             rows = await con.fetch(
-                "SELECT source, position, version, target_oid, to_regclass($2)::oid AS oid_now "
+                "SELECT source, position, version, format, target_oid, to_regclass($2)::oid AS oid_now "
                 f"FROM {self._path} WHERE application = $1 AND target = $2 ORDER BY position",
                 application,
                 self._target,
@@ -59,6 +59,7 @@ class ProgressTable:
             rows = []
         positions: dict[str, tuple[str, ...]] = {}
         for row in rows:
+            known_format("progress", self._path, row["format"])
             if row["target_oid"] != row["oid_now"]:
                 where = f"application = {literal(application)} AND target = {literal(self._target)}"
                 rule = (

@@ -147,7 +147,7 @@ class StateTable:
     async def mark(
         self, con: PoolConnectionProxy[Any], group: str, partition: TopicPartition
     ) -> StateMark | None:
-        """Read the mark of a partition; `None` if there is none."""
+        """Read the mark of a partition; `None` if there is none. Raises `ConfigError`."""
         stored = await con.fetchval(
             f"SELECT value{self._as_read} FROM {self.qualified} WHERE consumer_group = $1 "
             "AND topic = $2 AND partition = $3 AND key = $4",
@@ -158,7 +158,9 @@ class StateTable:
         if stored is None:
             return None
         try:
-            return StateMark.decoded(stored)
+            return StateMark.decoded(stored, "table", self.qualified)
+        except ConfigError:
+            raise
         except (ValueError, KeyError, TypeError) as error:
             rule = f"has a row of a state's own, with the key {MARK_KEY!r}, that was changed: {stored!r}"
             raise bad("table", self.qualified, rule) from error
