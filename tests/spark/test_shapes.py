@@ -78,7 +78,7 @@ def test_rows_of_a_megabyte(spark: Any, dsn: str, rows: int) -> None:
     df = spark.range(0, rows, numPartitions=2).selectExpr(
         "id",
         "repeat(char(97 + id % 26), 500000) AS t",
-        "unhex(repeat(hex(id % 256 + 256), 250000)) AS b",
+        "unhex(repeat(lpad(hex(id % 256), 2, '0'), 500000)) AS b",
     )
     report = write_dataframe(df, sink(dsn, df))
     assert report.delivered == rows
@@ -87,7 +87,7 @@ def test_rows_of_a_megabyte(spark: Any, dsn: str, rows: int) -> None:
         (
             n,
             md5(chr(97 + n % 26).encode() * 500_000).hexdigest(),
-            md5(bytes.fromhex(f"{n % 256 + 256:X}" * 250_000)).hexdigest(),
+            md5(bytes([n % 256]) * 500_000).hexdigest(),
         )
         for n in range(rows)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,3 +70,11 @@ def test_a_sink_that_does_not_open_leaves_nothing_behind(here: Worker, tmp_path:
     (tmp_path / "not-there").mkdir()
     with here.using(description) as sink:
         assert is_open(sink)
+
+
+def test_garbage_is_not_searched_among_the_modules_after_every_task(
+    here: Worker, tmp_path: Path
+) -> None:
+    gc.unfreeze()  # what pytest has frozen
+    with here.using(described(FileSink(tmp_path / "events.jsonl"))):
+        assert len(gc.get_objects()) < gc.get_freeze_count()

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.examples.example import EXAMPLES
 from tests.spark.sql import query
 
 from sluicegate.postgres import PostgresSink
@@ -60,6 +61,16 @@ def test_the_zip_has_all_files_and_nothing_compiled(shipped: Path) -> None:
 
 def test_every_module_is_imported_from_the_zip(shipped: Path, bare: str) -> None:
     assert run(bare, EVERYTHING, shipped) == (0, "imported\n")
+
+
+def test_the_program_runs_pipelines_from_the_zip(shipped: Path, bare: str, tmp_path: Path) -> None:
+    """Here one with a mistake, which is found before Spark starts."""
+    file = tmp_path / "flights.toml"
+    flights = (EXAMPLES / "pipelines" / "flights.toml").read_text()
+    file.write_text(flights.replace('"timeout"', '"tineout"'))
+    code, said = run(bare, (shipped / "run_pipeline.py").read_text(), shipped, str(file))
+    assert code == 2
+    assert "did you mean 'timeout'?" in said
 
 
 def test_a_missing_driver_is_told_with_the_python_and_the_remedy(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from .conftest import Cluster, Submitted
 
 
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
 FILE = EXAMPLES / "pipelines" / "flights.toml"
 
 
@@ -56,7 +58,6 @@ def check(ended: Submitted, dsn: str) -> None:
     assert found == [("N14228", "MIA", 2), ("N24211", "LAS", 3)]
 
 
-@pytest.mark.timeout(600)
 def test_the_example_runs_where_sluicegate_is_not_installed(
     cluster: Cluster, shipped: Path, bare: str, tmp_path: Path, dsn: str
 ) -> None:
@@ -70,8 +71,6 @@ def test_the_example_runs_where_sluicegate_is_not_installed(
     assert "flights: spark-submit's own options apply instead of master in [spark]" in ended.out
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
 def test_the_executors_get_their_whole_python_as_an_archive(
     cluster: Cluster, shipped: Path, bare: str, tmp_path: Path, dsn: str
 ) -> None:
@@ -89,8 +88,6 @@ def test_the_executors_get_their_whole_python_as_an_archive(
     check(submit(cluster, tmp_path, dsn, *arguments, executors=python), dsn)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
 def test_the_program_of_the_page_stores_its_rows_once(
     cluster: Cluster, shipped: Path, bare: str, tmp_path: Path, dsn: str
 ) -> None:
@@ -109,8 +106,6 @@ def test_the_program_of_the_page_stores_its_rows_once(
     query(dsn, "DROP TABLE payments")
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
 def test_the_exit_code_is_that_of_the_pipeline(
     cluster: Cluster, shipped: Path, tmp_path: Path, dsn: str
 ) -> None:

@@ -18,22 +18,23 @@ from sluicegate.testing import EmbeddedPostgres, embedded_postgres
 from .kills import DRIVER_NOTE, Killed
 
 
-def session() -> Any:
+def session(master: str = "local[2,4]") -> Any:
     """A Spark session like that of the tests."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = (
-        SparkSession.builder.master("local[2,4]")
+        SparkSession.builder.master(master)
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
     )
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config(
         "spark.sql.shuffle.partitions", "4"
     )
-    return builder.config(
-        "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    ).getOrCreate()
+    for process in ("driver", "executor"):
+        options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        builder = builder.config(f"spark.{process}.extraJavaOptions", options)
+    return builder.getOrCreate()
 
 
 def again(seed: int, *, by_driver: bool = False) -> None:

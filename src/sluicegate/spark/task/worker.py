@@ -4,12 +4,15 @@
    does not use objects of its parent.
 2. A sink stays open from task to task. It is closed when another sink is opened and no task uses
    it, so that a long session accumulates neither connections nor locked files.
+3. PySpark collects garbage after every task. All that is there when a sink is open, most of it
+   modules, is left out of this: it takes longer than a small task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import gc
 import logging
 import os
 import sys
@@ -125,6 +128,9 @@ class Worker:
                     error.add_note(_ELSEWHERE)
                     raise
                 self._sinks[description] = used
+                gc.unfreeze()  # what a closed sink has left
+                gc.collect()
+                gc.freeze()
             used.acquire()
             return used
 
