@@ -83,7 +83,7 @@ def test_without_an_address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "<!--" not in text
     assert "![" not in text
     assert "| PostgreSQL tables | `sluicegate.postgres` | `PostgresSink` | | `postgres` |" in text
-    assert "Behaviours lists all promises" in text
+    assert "Behaviours has the test of each promise" in text
     readme = (ROOT / "README.md").read_text()
     code = re.compile(r"^```.*?^```$", re.M | re.S)
     assert code.findall(text) == code.findall(readme)

@@ -96,7 +96,7 @@ FOUND = """\
 : sinks.aircraft.stack[1].max_seconds: max_seconds='x': must be more than 0 seconds (a number or a timedelta)
 : sinks.aircraft.stack[2].target: there is no sink 'other'; known: aircraft, f, g
 : sinks.aircraft.stack[3].target: a cycle of sinks: aircraft -> aircraft
-: sinks.aircraft.stack[4]: items_per_second=None: must be given, *
+: sinks.aircraft.stack[4].items_per_second: is missing
 : sinks.f.path: is missing
 : sinks.g.sinks[1]: there is no sink 'nn'; known: aircraft, f, g
 : stream.trigger: 'often' is neither a duration such as '10 seconds' nor 'available_now'
