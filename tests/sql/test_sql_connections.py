@@ -74,7 +74,9 @@ async def test_a_connection_is_kept_between_writes(table: SqlTable) -> None:
             for task in [asyncio.create_task(written(sink, each)) for each in batches]
         } == {0}
         assert len(await sessions(table)) == 2
-    assert await sessions(table) == []
+    async with asyncio.timeout(30):
+        while await sessions(table):  # the server ends them on its own time
+            pass
 
 
 async def test_a_connection_that_was_ended_is_replaced(table: SqlTable) -> None:
