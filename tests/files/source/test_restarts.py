@@ -5,11 +5,13 @@ White box: the file with the positions.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import sqlite3
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import PIPE
@@ -160,6 +162,28 @@ async def test_one_process_reads_the_files_at_a_time(
     (tmp_path / ".no").write_bytes(b"no database")
     with pytest.raises(ConfigError, match="must be a file that SQLite can write"):
         await handled(FileSource(tmp_path, state=tmp_path / ".no"))
+
+
+async def test_a_cancelled_opening_unlocks_the_state(
+    tmp_path: Path, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is cancelled while it waits for the lock of another source, and gets it afterwards."""
+    (tmp_path / "a.ndjson").write_bytes(lines(5))
+    begun, opened = threading.Event(), state.FileState.open
+
+    def opening(self: state.FileState) -> None:
+        begun.set()
+        opened(self)
+
+    async with reading(FileSource(tmp_path)):
+        monkeypatch.setattr(state.FileState, "open", opening)
+        waiting = asyncio.create_task(handled(FileSource(tmp_path)))
+        await asyncio.to_thread(begun.wait)
+        waiting.cancel()
+    with pytest.raises(asyncio.CancelledError) as kept:
+        await waiting
+    assert len(await handled(FileSource(tmp_path))) == 5
+    assert kept.tb is not None  # its frames have the connection: nothing else has closed it
 
 
 async def test_a_position_that_cannot_be_stored_ends_the_run(

@@ -131,8 +131,9 @@ class FileSource:
             if self._state is None and not root.is_dir():
                 raise bad("path", str(options.files), f"there is no directory {root}")
             state = FileState(self._state or root / STATE, options.subscription)
-            await in_thread(state.open)
+            # before it is opened: a cancelled opening leaves it open
             stack.push_async_callback(in_thread, state.close)
+            await in_thread(state.open)
             files = self._files = OpenFiles(options, root, state, host)
             stack.callback(self._forget)
             await stack.enter_async_context(files.running())

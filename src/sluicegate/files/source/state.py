@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -82,26 +83,25 @@ class FileState:
     def __init__(self, path: Path, subscription: str) -> None:
         self._path = path
         self._name = subscription
+        self._closing = ExitStack()
 
     def open(self) -> None:
-        """Open and lock the file. Raises `ConfigError`."""
+        """Open and lock the file. Raises `ConfigError`; closing is needed even then."""
         try:
-            self._con = sqlite3.connect(
-                self._path, timeout=BUSY, isolation_level=None, check_same_thread=False
+            self._con = self._closing.enter_context(
+                closing(
+                    sqlite3.connect(
+                        self._path, timeout=BUSY, isolation_level=None, check_same_thread=False
+                    )
+                )
             )
-            try:
-                self._con.execute("PRAGMA locking_mode = EXCLUSIVE")
-                self._con.execute(
-                    "BEGIN EXCLUSIVE"
-                )  # the lock stays until the connection is closed
-                ((found,),) = self._con.execute("PRAGMA user_version").fetchall()
-                known_format("state", str(self._path), found or FORMAT, FORMAT)
-                self._con.execute(_TABLE)
-                self._con.execute(f"PRAGMA user_version = {FORMAT}")
-                self._con.execute("COMMIT")
-            except BaseException:
-                self._con.close()
-                raise
+            self._con.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._con.execute("BEGIN EXCLUSIVE")  # the lock stays until the connection is closed
+            ((found,),) = self._con.execute("PRAGMA user_version").fetchall()
+            known_format("state", str(self._path), found or FORMAT, FORMAT)
+            self._con.execute(_TABLE)
+            self._con.execute(f"PRAGMA user_version = {FORMAT}")
+            self._con.execute("COMMIT")
         except sqlite3.Error as error:
             if "is locked" in str(error):
                 rule = "is used by another process, and one at a time reads these files"
@@ -112,8 +112,8 @@ class FileState:
             raise bad("state", str(self._path), rule) from error
 
     def close(self) -> None:
-        """Close and unlock the file."""
-        self._con.close()
+        """Close and unlock the file, if it was opened."""
+        self._closing.close()
 
     def load(self, options: FileOptions, root: Path) -> tuple[list[FileEntry], dict[str, str]]:
         """Scan the folder; return the known and the new files, and reasons by path of those that
