@@ -9,6 +9,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -329,6 +330,29 @@ async def test_the_connection_of_the_application_may_have_any_settings(made: Sce
         log = MemoryLog(records(range(3)))
         await made.flow(insert, log, sink=sink).run()
     assert made.offsets == list(range(3))
+
+
+async def test_a_cancelled_opening_closes_the_file(made: Scene) -> None:
+    cons: list[sqlite3.Connection] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def connected(con: sqlite3.Connection) -> None:
+        cons.append(con)
+        begun.set()
+        go_on.wait()
+
+    async def opened() -> None:
+        async with made.effects(on_connect=connected):
+            raise AssertionError("it was cancelled")
+
+    opening = asyncio.create_task(opened())
+    await asyncio.to_thread(begun.wait)
+    opening.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        cons[0].execute("SELECT 1")
 
 
 # -- owners and other users of the file ------------------------------------------------------------

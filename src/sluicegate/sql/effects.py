@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._core import checks
@@ -235,8 +235,9 @@ class SQLiteEffects(Openable):
 
     async def _open(self, stack: AsyncExitStack) -> None:
         file = _File(self._path, self._busy, self._table)
-        await in_thread(file.open, self._on_connect)
+        # before it is opened: a cancelled opening leaves it open
         stack.push_async_callback(in_thread, file.close)
+        await in_thread(file.open, self._on_connect)
         self._file = file
 
     def __repr__(self) -> str:
@@ -356,6 +357,7 @@ class _File:
         self._table = '"' + table.replace('"', '""') + '"'
         self._owned: dict[tuple[str, TopicPartition], _Owned] = {}
         self._is_lent = False
+        self._closing = ExitStack()
         self.refused: str | None = None
         """The statement by which the last handler has tried to begin or end the transaction."""
         self.has_denied = False
@@ -363,34 +365,34 @@ class _File:
         self.turn = asyncio.Lock()
 
     def open(self, on_connect: Callable[[sqlite3.Connection], object] | None) -> None:
-        """Open the file and create the table of positions. Raises `ConfigError`."""
+        """Open the file and create the table of positions.
+
+        Raises `ConfigError`; closing is needed even then.
+        """
         try:
-            self._con = sqlite3.connect(
+            con = sqlite3.connect(
                 self._path,
                 timeout=self._busy,
                 isolation_level=None,
                 check_same_thread=False,
                 cached_statements=0,
             )
-            try:
-                self._con.execute("PRAGMA synchronous = FULL")
-                if on_connect is not None:
-                    on_connect(self._con)
-                self._con.set_authorizer(self._authorize)
-                with self._transaction():
-                    create = f"CREATE TABLE IF NOT EXISTS {self._table} ({_COLUMNS}) WITHOUT ROWID"
-                    self._con.execute(create)
-                    self._con.execute(f"SELECT {_STORED} FROM {self._table} WHERE {_THIS}", [0] * 3)
-            except BaseException:
-                self._con.close()
-                raise
+            self._con = self._closing.enter_context(closing(con))
+            self._con.execute("PRAGMA synchronous = FULL")
+            if on_connect is not None:
+                on_connect(self._con)
+            self._con.set_authorizer(self._authorize)
+            with self._transaction():
+                create = f"CREATE TABLE IF NOT EXISTS {self._table} ({_COLUMNS}) WITHOUT ROWID"
+                self._con.execute(create)
+                self._con.execute(f"SELECT {_STORED} FROM {self._table} WHERE {_THIS}", [0] * 3)
         except sqlite3.Error as error:
             rule = f"must be a file that SQLite can write, with a table {self._table} of positions"
             raise bad("path", self._path, f"{rule} ({error})") from error
 
     def close(self) -> None:
-        """Close the file."""
-        self._con.close()
+        """Close the file, if it was opened."""
+        self._closing.close()
 
     def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         cursor = sqlite3.Cursor(self._con)  # without the connection's `row_factory`

@@ -88,13 +88,10 @@ class FileState:
     def open(self) -> None:
         """Open and lock the file. Raises `ConfigError`; closing is needed even then."""
         try:
-            self._con = self._closing.enter_context(
-                closing(
-                    sqlite3.connect(
-                        self._path, timeout=BUSY, isolation_level=None, check_same_thread=False
-                    )
-                )
+            con = sqlite3.connect(
+                self._path, timeout=BUSY, isolation_level=None, check_same_thread=False
             )
+            self._con = self._closing.enter_context(closing(con))
             self._con.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._con.execute("BEGIN EXCLUSIVE")  # the lock stays until the connection is closed
             ((found,),) = self._con.execute("PRAGMA user_version").fetchall()
