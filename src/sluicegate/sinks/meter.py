@@ -59,12 +59,10 @@ class TokenBucket:
         """Take `amount` now, whether or not it is due."""
         self._level -= amount
 
-    def set_rate(self, rate: float, burst: float, now: float) -> None:
-        """Change the rate from `now` on; collected tokens are kept, up to the new burst."""
+    def set_rate(self, rate: float, now: float) -> None:
+        """Change the rate from `now` on; collected tokens are kept."""
         self._refresh(now)
         self._rate = rate
-        self._burst = burst
-        self._level = min(self._level, burst)
 
     def pause(self, until: float, now: float) -> None:
         """Let nothing pass until then, and collect no tokens."""
@@ -189,7 +187,7 @@ class Meter:
             self._apply(now)
 
     def _apply(self, now: float) -> None:
-        self.bucket.set_rate(self.rate.per_second * self.share, self.rate.burst, now)
+        self.bucket.set_rate(self.rate.per_second * self.share, now)
 
 
 class Meters:
