@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,7 @@ def test_a_drill(
 
 def recorded(drill: Drill, alerts: Mapping[str, int]) -> str:
     """A test of the rules on the record: the alerts at the end of the trouble, and none afterwards."""
-    scrapes = {round(at / SCRAPE): values for at, values in drill.record}
+    scrapes = {math.ceil(at / SCRAPE): values for at, values in drill.record}
     last = max(scrapes)
 
     def expect(at: float, *names: str, only: str = ',severity!="info"') -> object:

@@ -365,11 +365,8 @@ def test_good_records_pass_in_order_poison_is_kept_and_an_outage_loses_nothing(
         assert len(letters) == 2
 
     run(scenario())
-    told = [
-        record.getMessage()
-        for record in caplog.records
-        if record.message.startswith("SchemaRegistry")
-    ]
+    logged = [record.getMessage() for record in caplog.records]
+    told = [message for message in logged if message.startswith("SchemaRegistry")]
     assert len(told) == 2
     assert "to repair: give credentials" in told[0]
     assert "responds again" in told[1]

@@ -431,7 +431,7 @@ async def test_an_ignored_name_is_logged_once_without_its_value(
     async with database(embedded_postgres.dsn) as db, db.sink(on_new_column="ignore") as sink:
         for start in (1, 10):
             assert await send(sink, RowBatch(items_of(start, 2, more="secret"))) == {}
-    told = [each.message for each in caplog.records if each.levelno == logging.WARNING]
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert len(told) == 1
     assert "'more'" in told[0]
     assert "secret" not in told[0]
