@@ -2,7 +2,9 @@
 and started again with the same command.
 
 1. A program prints a line before its work, and one after it or ends. What lies before is its start.
-2. It is killed with all of its processes, as if its machine had failed.
+2. It is killed with all of its processes, as if its machine had failed, when the database has grown
+   by a part of what a load adds: time would say little, since most of it passes before the first
+   row.
 3. The rows in the table are compared with those of the files in all columns. The comparison waits
    for transactions that the server has not given up yet.
 """
@@ -26,10 +28,11 @@ from ..workers import ROOT
 from .psql import Psql
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 FILES = 12
+_SIZE = "pg_database_size(current_database())"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +101,12 @@ class Loading:
             "CHECKPOINT",
         )
 
-    def load(self, mover: Mover, *, kill_after: float | None = None) -> Load:
-        """Run the command, and kill it some seconds after its work has begun."""
+    def size(self) -> int:
+        """Return the bytes of the database, those of open transactions too."""
+        return int(self.psql.run(f"SELECT {_SIZE}"))
+
+    def load(self, mover: Mover, *, kill_at: int | None = None) -> Load:
+        """Run the command, and kill it when the database has that size."""
         errors = self.parquet.parent / "errors"
         start = perf_counter()
         with (
@@ -117,17 +124,34 @@ class Loading:
             assert process.stdout is not None
             _wait_for("begin", process.stdout)
             begin = perf_counter()
-            timer = threading.Timer(kill_after or 0, _kill, [process])
-            if kill_after is not None:
-                timer.start()
-            _wait_for("done", process.stdout)
-            done = perf_counter()
-            timer.cancel()
-            status = process.wait()
+            with contextlib.nullcontext() if kill_at is None else self._killing(process, kill_at):
+                _wait_for("done", process.stdout)
+                done = perf_counter()
+                status = process.wait()
             end = perf_counter()
-        if status and (kill_after is None or status != -signal.SIGKILL):
+        if status and (kill_at is None or status != -signal.SIGKILL):
             raise AssertionError(f"{mover.name} ended with {status}: {errors.read_text()[-2000:]}")
         return Load(end - start, done - begin, was_killed=status != 0)
+
+    @contextlib.contextmanager
+    def _killing(self, process: subprocess.Popen[str], size: int) -> Iterator[None]:
+        """Kill the program when the database has the size, unless the block ends before."""
+        wait = f"WHILE {_SIZE} < {size} LOOP PERFORM pg_sleep(0.001); END LOOP"
+        ends_with_psql = "SET client_connection_check_interval = '100ms'"
+        command = self.psql.command(ends_with_psql, f"DO $$ BEGIN {wait}; END $$")
+        with subprocess.Popen(command) as waiter:
+
+            def watch() -> None:
+                if waiter.wait() == 0:
+                    _kill(process)
+
+            watching = threading.Thread(target=watch)
+            watching.start()
+            try:
+                yield
+            finally:
+                waiter.kill()
+                watching.join()
 
     def compare(self, mover: Mover) -> Difference:
         """Compare the rows in the table with those of the files."""
@@ -182,8 +206,9 @@ def _wait_for(line: str, lines: Iterable[str]) -> None:
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.kill()
-    for each in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        for each in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()

@@ -58,6 +58,6 @@ def test_a_load_that_is_killed_ends_with_its_processes_and_can_be_started_again(
     """
     mover = Mover("copies", ["bash", "-c", script])
     loading.clear()
-    assert loading.load(mover, kill_after=0.0).was_killed
+    assert loading.load(mover, kill_at=0).was_killed
     assert not loading.load(mover).was_killed
     assert loading.compare(mover) == Difference(lost=0, repeated=ROWS)

@@ -35,7 +35,8 @@ PACKAGES = ["dlt[postgres,parquet]", "adbc-driver-postgresql"]
 COMMAND, WORK = "the command", "without its start"
 LOST, REPEATED = "lost", "repeated"
 MOMENTS = tuple(random.Random(5).uniform(n / 5, (n + 1) / 5) for n in range(5))
-"""When a program is killed, in parts of its usual time: once in each fifth, at a seeded moment."""
+"""When a program is killed, in parts of what it adds to the database: once in each fifth, at a seeded
+moment."""
 
 
 @contextlib.contextmanager
@@ -116,17 +117,19 @@ class Killed:
 
     def __init__(self, loading: Loading, mover: Mover) -> None:
         self._loading, self._mover = loading, mover
-        self._usual = 0.0
+        self._growth = 0
         self._kills = 0
         self._last = Difference(0, 0)
 
     def lost(self) -> int:
         """Load the files, kill the program, start it again; return the number of missing rows."""
-        if not self._usual:
+        if not self._growth:
             self._loading.clear()
-            self._usual = self._loading.load(self._mover).work
+            before = self._loading.size()
+            self._loading.load(self._mover)
+            self._growth = self._loading.size() - before
         else:
-            moment = MOMENTS[self._kills % len(MOMENTS)] * self._usual
+            moment = MOMENTS[self._kills % len(MOMENTS)]
             while not self._is_killed(moment):
                 moment *= 0.8
             self._loading.load(self._mover)
@@ -137,7 +140,8 @@ class Killed:
     def _is_killed(self, moment: float) -> bool:
         """Return whether the program was killed before it was done."""
         self._loading.clear()
-        return self._loading.load(self._mover, kill_after=moment).was_killed
+        size = self._loading.size() + round(moment * self._growth)
+        return self._loading.load(self._mover, kill_at=size).was_killed
 
     def repeated(self) -> int:
         """Return the number of rows that are there too often after the same kill."""
