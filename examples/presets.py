@@ -21,8 +21,8 @@ METRICS_BY_UDP = Limits(max_items=50, max_delay=0.1, max_pending_items=256 + 50 
 # A broker takes very large batches, and the traffic fills them: the delay only ends a lull.
 CLICKSTREAM = Limits(max_items=10_000, max_delay=0.005, max_pending_items=32_768 + 10_000 * 2)
 
-# Each receiver has its own rate limit: a RateLimit with key= in the stack. A batch has a convenient
-# size for one receiver.
+# Each receiver has its own rate limit: a Router by receiver in the stack, and a RateLimit in each of
+# its routes. A batch has a convenient size for one receiver.
 WEBHOOKS = Limits(max_items=100, max_delay=0.2, max_pending_items=1_024 + 100 * 2)
 
 # A second lets several notices to one person become one: a Combine by recipient in the stack.

@@ -22,12 +22,11 @@ from tests.postgres.sink.transactions.postgres_transaction_help import UNIT, pla
 
 from sluicegate import ConfigError, Consumer, send, transaction
 from sluicegate._core.staging import Progress
-from sluicegate.consumer import Position, TopicPartition
+from sluicegate.consumer import TopicPartition
 from sluicegate.consumer.progress import offset_map
 from sluicegate.files import FileSource
 from sluicegate.flow.state.changes import StateMark
 from sluicegate.postgres.sink.progress import ProgressTable
-from sluicegate.sql import SQLiteEffects
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,32 +91,6 @@ async def test_the_progress_of_incremental_runs(
     finally:
         await con.execute("DROP SCHEMA newer CASCADE")
         await con.close()
-
-
-def changed(path: Path, table: str, statement: str) -> None:
-    """Let a newer release have written a table of an SQLite file."""
-    with closing(sqlite3.connect(path)) as con, con:
-        if statement == ROW:
-            con.execute(ROW.format(table))
-            return
-        con.execute(f"DELETE FROM {table}")
-        con.execute("PRAGMA writable_schema = ON")
-        con.execute("UPDATE sqlite_schema SET sql = replace(sql, 'DEFAULT 1', 'DEFAULT 2')")
-
-
-@pytest.mark.parametrize("change", [NEWER, ROW])
-async def test_positions_in_sqlite(tmp_path: Path, real_clock: LoopClock, change: str) -> None:
-    path = tmp_path / "state.db"
-    async with SQLiteEffects(path) as sink:
-        await sink.claim_positions("g", [P0])
-        await sink.store_positions("g", {P0: Position(3)})
-    changed(path, "sluicegate_positions", change)
-    async with SQLiteEffects(path) as sink:
-        with pytest.raises(ConfigError, match=REFUSED):
-            await sink.claim_positions("g", [P0])
-    with closing(sqlite3.connect(path)) as con:
-        found = con.execute("SELECT position, epoch FROM sluicegate_positions").fetchall()
-    assert found == ([(3, 1)] if change == ROW else [])
 
 
 async def test_positions_in_files(tmp_path: Path, real_clock: LoopClock) -> None:

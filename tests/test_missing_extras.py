@@ -60,7 +60,6 @@ CALLS = {
     "sluicegate.postgres.QueueMonitor": (DSN, "asyncpg", "postgres"),
     "sluicegate.clickhouse.ClickHouseSink": ('"http://h", table="t"', "pyarrow", "clickhouse"),
     "sluicegate.http.ElasticsearchSink": ('"http://h", index="i"', "httpx", "http"),
-    "sluicegate.files.FileSink": ('"a.jsonl.zst", compression="zstd"', "zstandard", "files"),
     "sluicegate.http.HttpSink": ('"http://h"', "httpx", "http"),
     "sluicegate.kafka.KafkaSink": ('"t", bootstrap="h:1"', "aiokafka", "kafka"),
     "sluicegate.nats.NatsSink": ('"t", servers="h:1"', "nats-py", "nats"),

@@ -1,11 +1,10 @@
-"""Dead letters in a topic of Kafka, and the parked items of a spool.
+"""Dead letters in a topic of Kafka.
 
 White box: the store of a topic, held twice.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from typing import TYPE_CHECKING
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.cli.dlq_help import Cli, keep, module, record
 
-from sluicegate import Batch, Batcher, ConfigError, Limits, PermanentError, RowBatch, send
-from sluicegate.flow import Spool
+from sluicegate import ConfigError, RowBatch, send
 from sluicegate.kafka import KafkaSink
 from sluicegate.kafka.letters import KafkaStore
 from sluicegate.letters.letter import Selection
@@ -183,26 +181,3 @@ async def test_a_second_replay_ends_the_first(
             await one.begin("t", ["key-0000"])
     with pytest.raises(ConfigError, match="passwords come from KAFKA_SASL_PASSWORD"):
         KafkaStore("kafka://b/t?password=x", {})
-
-
-def test_parked_items_of_a_spool_are_listed_and_shown(cli: Cli, tmp_path: Path) -> None:
-    """The spool sends them itself: a replay names the command."""
-
-    async def write(batch: Batch[object]) -> None:
-        raise PermanentError("refused")
-
-    async def park() -> None:
-        limits = Limits(max_items=10, max_delay=0.01)
-        async with Batcher(write, spool=Spool(tmp_path / "spool"), limits=limits) as batcher:
-            await batcher.add({"n": 7})
-            await batcher.flush()
-
-    asyncio.run(park())
-    store = str(tmp_path / "spool")
-    (letter,) = cli.letters(store)
-    assert (letter["item"], letter["error_type"]) == ({"n": 7}, "PermanentError")
-    assert json.loads("\n".join(cli("show", store, letter["key"])))["message"] == "refused"
-    cli("replay", store, "--to", "topic_sinks:sink", code=2)
-    assert "`sluicegate spool replay" in cli.err
-    cli("purge", store, "--state", "all", "--yes", code=2)
-    assert "`sluicegate spool replay" in cli.err

@@ -348,7 +348,7 @@ def test_purging_takes_what_was_replayed_and_leaves_the_rest_as_it_was(
 ) -> None:
     store = str(tmp_path / "dead.jsonl")
     for number in range(6):
-        keep_in_file(tmp_path / "dead.jsonl", [record(number)], rotate_bytes=1000)
+        keep_in_file(tmp_path / "dead.jsonl", [record(number)])
     with (tmp_path / "dead.jsonl").open("ab") as file:
         file.write(b"not ours\n")
     everything = {
@@ -376,16 +376,6 @@ def test_purging_takes_what_was_replayed_and_leaves_the_rest_as_it_was(
     cli("purge", store, "--state", "all", "--yes", code=1)
     assert cli("list", store, "--state", "all", code=1) == []
     assert (tmp_path / "dead.jsonl").read_bytes() == b"not ours\n"
-
-
-def test_a_compressed_file_is_purged_and_can_be_written_again(cli: Cli, tmp_path: Path) -> None:
-    store = keep_in_file(
-        tmp_path / "dead.zst", [record(number) for number in range(1200)], compression="zstd"
-    )
-    cli("purge", store, "--state", "pending", "--letter", "key-00", "--yes")
-    assert cli.keys(store) == list(range(100, 1200))
-    keep_in_file(tmp_path / "dead.zst", [record(5000)], compression="zstd")
-    assert cli.keys(store)[-1] == 5000
 
 
 def test_a_file_that_is_being_written_is_not_purged(cli: Cli, tmp_path: Path) -> None:

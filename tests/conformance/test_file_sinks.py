@@ -1,7 +1,4 @@
-"""batcher/4b.12: `FileSink` fulfils the contract of sinks.
-
-White box: the names of rotated files.
-"""
+"""batcher/4b.12: `FileSink` fulfils the contract of sinks."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import pytest
 from tests.files.file_help import lines
 
 from sluicegate.files import FileSink
-from sluicegate.files.append import archives
 from sluicegate.testing.conformance import SinkConformance
 
 if TYPE_CHECKING:
@@ -19,14 +15,13 @@ if TYPE_CHECKING:
 
 
 class TestFileSink(SinkConformance[Any]):
-    """Text."""
+    """A line per item."""
 
-    name = "a.jsonl"
     options: ClassVar[dict[str, Any]] = {}
 
     @pytest.fixture(autouse=True)
     def folder(self, tmp_path: Path) -> None:
-        self.path = tmp_path / self.name
+        self.path = tmp_path / "a.jsonl"
 
     def sink(self) -> FileSink:
         return FileSink(self.path, **self.options)
@@ -38,17 +33,10 @@ class TestFileSink(SinkConformance[Any]):
         return complex(number)
 
     async def stored(self) -> list[Any]:
-        return [line for path in (*archives(self.path), self.path) for line in lines(path)]
+        return lines(self.path)
 
 
-class TestFileSinkInZstd(TestFileSink):
-    """One frame per batch."""
+class TestFileSinkWithoutSync(TestFileSink):
+    """Synced when it is closed."""
 
-    name = "a.jsonl.zst"
-    options: ClassVar[dict[str, Any]] = {"compression": "zstd", "fsync": "never"}
-
-
-class TestFileSinkInManyFiles(TestFileSink):
-    """One file per batch."""
-
-    options: ClassVar[dict[str, Any]] = {"rotate_bytes": 1, "fsync": "close"}
+    options: ClassVar[dict[str, Any]] = {"fsync": "close"}

@@ -96,7 +96,7 @@ class TestCircuitBreaker(Numbers):
 
 class TestRateLimit(Numbers):
     def around(self, shelf: Sink[Row]) -> SinkLike[Row]:
-        return stack(shelf, RateLimit(1_000_000, key=lambda item: item["n"] % 2))
+        return stack(shelf, RateLimit(1_000_000))
 
 
 class TestSplit(Numbers):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.cli.dlq_help import record
-from tests.console.console_help import browsing, words
-from tests.console.contents import KINDS, fill_spool, keep, letters
+from tests.console.console_help import browsing
+from tests.console.contents import KINDS, keep, letters
 
 from sluicegate import ConfigError, Message, PermanentError, WriteResult
 from sluicegate.console import Console, LetterStore
@@ -121,23 +121,6 @@ async def test_without_a_target_the_command_is_shown(tmp_path: Path) -> None:
         assert "nothing to change" in await browser.text(
             "act", do="replay-letters", store=str(path)
         )
-
-
-async def test_parked_items_of_a_spool_are_letters_to_look_at(tmp_path: Path) -> None:
-    folder = fill_spool(tmp_path / "spool")
-    async with browsing(letters=[LetterStore(folder, name="audit", sink=print)]) as browser:
-        assert "audit spool 3" in await browser.text("stores")
-        text = await browser.text("letters", store="audit")
-        assert f"sluicegate spool replay {folder}" in text
-        assert "Send again" not in text
-        text = await browser.text("letter", store="audit", letter=0)
-        assert f"sluicegate spool replay {folder}" in text
-        assert "Remove" not in text
-        for action in ("replay-letters", "purge-letters"):
-            _, form = await browser.ask(action, store="audit")
-            answer = await browser.post("act", form)
-            assert answer.status_code == 409
-            assert "spool replay" in words(answer)
 
 
 async def test_a_topic_that_does_not_answer_is_named() -> None:

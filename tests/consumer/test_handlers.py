@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from consuming import PROMPT, consume, records
+from kept_rows import KeptRows, KeptSink
 
 from sluicegate import Ack, Batcher, ConfigError, Consumer, Nak, Terminate, flow
 from sluicegate.consumer import (
@@ -29,11 +30,9 @@ from sluicegate.consumer.handling.workers import Slot, result_of_cut
 from sluicegate.consumer.run import TaskCancelled
 from sluicegate.errors import StoppedError
 from sluicegate.sinks import MemorySink
-from sluicegate.sql import SQLiteEffects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from sluicegate import Message
     from sluicegate.consumer import SourceRecord
@@ -558,17 +557,15 @@ def _pipe(source: MemorySource, transform: Any, **options: Any) -> Any:
 
 
 RAISING: dict[str, Callable[..., Any]] = {
-    "run": lambda source, wrong, _, **options: Consumer(source, **options).run(wrong),
-    "run_batch": lambda source, wrong, _, **options: Consumer(source, **options).run_batch(wrong),
-    "a step": lambda source, wrong, _, **options: Consumer(source, steps=[wrong], **options).run(
-        fine
-    ),
-    "a step of a batch": lambda source, wrong, _, **options: Consumer(
+    "run": lambda source, wrong, **options: Consumer(source, **options).run(wrong),
+    "run_batch": lambda source, wrong, **options: Consumer(source, **options).run_batch(wrong),
+    "a step": lambda source, wrong, **options: Consumer(source, steps=[wrong], **options).run(fine),
+    "a step of a batch": lambda source, wrong, **options: Consumer(
         source, steps=[wrong], **options
     ).run_batch(fine_batch),
-    "flow.pipe": lambda source, wrong, _, **options: _pipe(source, wrong, **options),
-    "flow.transaction": lambda source, _, folder, **options: flow.transaction(
-        source, SQLiteEffects(folder / "state.db"), raises_a_result, **options
+    "flow.pipe": lambda source, wrong, **options: _pipe(source, wrong, **options),
+    "flow.transaction": lambda source, wrong, **options: flow.transaction(
+        source, KeptSink(KeptRows()), wrong, **options
     ).run(),
 }
 
@@ -578,14 +575,13 @@ RAISING: dict[str, Callable[..., Any]] = {
 async def test_a_result_that_is_raised_is_poison_that_says_to_return_it(
     kind: str,
     wrong: Callable[[Any], object],
-    tmp_path: Path,
     fake_clock: FakeClock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Python itself only says that it is no exception."""
     letters: MemorySink[Any] = MemorySink()
     source = MemorySource(MemoryLog(records(("ann", 1))), ends=True)
-    await RAISING[kind](source, wrong, tmp_path, poison=Poison(dead_letters=letters), drain=1.0)
+    await RAISING[kind](source, wrong, poison=Poison(dead_letters=letters), drain=1.0)
     (letter,) = letters.items
     assert "return a result, such as Nak()" in letter.message
     assert letter.error_type == "ResultTypeError"

@@ -9,8 +9,6 @@ import pytest
 from tests.examples.example import load, printed_on
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sluicegate.testing import EmbeddedKafka, EmbeddedPostgres
 
 
@@ -42,11 +40,3 @@ def test_a_handler_that_fails_has_its_effects_once(
     """S-T7: a failed attempt leaves no effect, and the message is redelivered."""
     asyncio.run(load("effects").main(embedded_postgres.dsn))
     assert capsys.readouterr().out == printed_on("how-to/exactly-once.md")[2]
-
-
-def test_a_handler_that_fails_has_its_effects_once_in_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """S-T7: in SQLite."""
-    asyncio.run(load("effects_sqlite").main(tmp_path / "state.db"))
-    assert capsys.readouterr().out == printed_on("how-to/exactly-once.md")[3]

@@ -84,6 +84,25 @@ server = HTTPServer(("127.0.0.1", 0), Handler)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 """
 SQLITE = "import sqlite3; sqlite3.connect('a.db').execute('CREATE TABLE t (id INTEGER)')\n"
+READ = """
+import asyncio
+from sluicegate import Consumer
+from sluicegate.files import FileSource
+{before}
+
+async def main():
+    async def handle(message):
+        print("Outcome.DELIVERED", message.value)
+
+    async with Consumer(FileSource({path!r})) as consumer:
+        await consumer.run(handle)
+
+asyncio.run(main())
+"""
+FILES = READ.format(
+    before="import zstandard\nopen('a.jsonl.zst', 'wb').write(zstandard.compress(b'{}\\n'))",
+    path="a.jsonl.zst",
+)
 PARQUET = """
 import asyncio, pyarrow as pa
 from pyarrow import parquet
@@ -257,7 +276,7 @@ SMALLEST: dict[str, str] = {
     "nats": write("nats", "NatsSink", "'alone', servers=sys.argv[1], delivery='core'"),
     "redis": unavailable("redis", "RedisSink", "'redis://127.0.0.1:1', stream='s'"),
     "http": write("http", "HttpSink", "f'http://127.0.0.1:{server.server_port}/'", before=HTTP),
-    "files": write("files", "FileSink", "'a.jsonl.zst', compression='zstd'"),
+    "files": FILES,
     "objects": write("objects", "ObjectSink", "Path.cwd().as_uri()", before="from pathlib import Path\n"),
     "parquet": PARQUET,
     "probes": PROBES,

@@ -10,8 +10,6 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import zstandard
-
 from sluicegate import RowBatch, send
 
 if TYPE_CHECKING:
@@ -48,9 +46,6 @@ async def written(sink: FileSink, items: Iterable[Any]) -> dict[int, BaseExcepti
 def lines(path: Path) -> list[Any]:
     """Every line, which must be whole."""
     content = path.read_bytes()
-    if path.suffix == ".zst":
-        with zstandard.ZstdDecompressor().stream_reader(content, read_across_frames=True) as reader:
-            content = reader.read()
     assert not content or content.endswith(b"\n")
     return [json.loads(line) for line in content.splitlines()]
 

@@ -29,27 +29,24 @@ def delivered(path: Path) -> list[int]:
     return [line["n"] for line in lines(path) if isinstance(line, dict)]
 
 
-@pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("most", [5_000, 12_345, 40_000])
 async def test_a_process_that_dies_within_a_write_leaves_nothing_that_cannot_be_read(
     real_clock: LoopClock,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
-    compression: str | None,
     most: int,
 ) -> None:
     """The system kills the writer once its file is `most` bytes long, so only the first bytes of a
     write are stored.
     """
-    path = tmp_path / ("a.jsonl" if compression is None else "a.jsonl.zst")
-    most = most if compression is None else most // 20
-    with writer(path, most=most, compression=compression) as process:
+    path = tmp_path / "a.jsonl"
+    with writer(path, most=most) as process:
         acknowledged = told(process)
     assert process.returncode == -signal.SIGXFSZ
     assert path.stat().st_size == most
     before = path.read_bytes()
     with caplog.at_level(logging.WARNING, "sluicegate.file"):
-        async with FileSink(path, compression="zstd" if compression else None) as sink:
+        async with FileSink(path) as sink:
             assert await written(sink, ["after"]) == {}
     (warning,) = caplog.messages
     torn = (tmp_path / f"{path.name}.torn").read_bytes()
@@ -63,20 +60,19 @@ async def test_a_process_that_dies_within_a_write_leaves_nothing_that_cannot_be_
     assert lines(path)[-1] == "after"
 
 
-@pytest.mark.parametrize("compression", [None, "zstd"])
 async def test_every_line_that_was_delivered_outlives_kill_9(
-    real_clock: LoopClock, tmp_path: Path, compression: str | None
+    real_clock: LoopClock, tmp_path: Path
 ) -> None:
     """Killed repeatedly, at any step, after its 1st, 2nd, ... batch was acknowledged."""
-    path = tmp_path / ("a.jsonl" if compression is None else "a.jsonl.zst")
+    path = tmp_path / "a.jsonl"
     whole = 0
     for round_ in range(1, 6):
-        with writer(path, items=200, fsync="never", compression=compression) as process:
+        with writer(path, items=200, fsync="never") as process:
             assert process.stdout is not None
             acknowledged = [int(process.stdout.readline()) for _ in range(round_)][-1]
             process.send_signal(signal.SIGKILL)
             acknowledged = max(acknowledged, told(process))
-        async with FileSink(path, compression="zstd" if compression else None):
+        async with FileSink(path):
             found = delivered(path)[whole:]
         assert found == list(range(len(found)))
         assert acknowledged <= len(found) <= acknowledged + 200
@@ -84,10 +80,10 @@ async def test_every_line_that_was_delivered_outlives_kill_9(
 
 
 async def test_one_process_at_a_time(real_clock: LoopClock, tmp_path: Path) -> None:
-    """Also while the file is rotated; the lock of a killed process is released."""
+    """The lock of a killed process is released."""
     path = tmp_path / "a.jsonl"
     sink = FileSink(path)
-    with writer(path, rotate_bytes=10_000) as process:
+    with writer(path) as process:
         assert process.stdout is not None
         for _ in range(10):
             assert process.stdout.readline()

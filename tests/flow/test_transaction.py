@@ -23,6 +23,7 @@ from sluicegate import (
 )
 from sluicegate.consumer import Commits, InFlight, MemoryLog, MemorySource, Poison, Position
 from sluicegate.consumer.progress.offset_map import encode
+from sluicegate.flow import commits
 from sluicegate.sinks import MemorySink, Router
 
 if TYPE_CHECKING:
@@ -119,14 +120,17 @@ async def test_records_without_rows_move_the_position(fake_clock: FakeClock) -> 
     assert rows.positions == {("memory", P0): Position(6)}
 
 
-async def test_a_record_may_have_several_rows_in_one_transaction(fake_clock: FakeClock) -> None:
+async def test_a_record_may_have_several_rows_in_one_transaction(
+    fake_clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commits, "WRITE_SIZE", 2)
     log, rows = MemoryLog(records(range(3))), KeptRows()
 
     def three(message: Message) -> list[Any]:
         return [message.record] * 3
 
     sink = KeptSink(rows)
-    pipe, _ = kept(log, sink, fake_clock, transform=three, write_size=2)
+    pipe, _ = kept(log, sink, fake_clock, transform=three)
     await pipe.run()
     assert offsets(rows) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert rows.commits == [(9, Position(3))]
@@ -479,7 +483,6 @@ def test_a_sink_that_cannot_is_refused(sink: Any, said: str) -> None:
         {"commits": 0.1},
         {"in_flight": InFlight(per_key=3)},
         {"concurrency": 0},
-        {"write_size": 0},
         {"poison": "park_key"},
         {"poison": "block_and_dead_letter"},
         {"retry": 3},

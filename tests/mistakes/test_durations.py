@@ -102,7 +102,6 @@ NEEDED: dict[str, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "PostgresSink": lambda: ((DSN,), {"table": "events", "columns": ("id",)}),
     "PostgresStreamSink": lambda: ((DSN,), {"stream": "stream", "type": "type"}),
     "RedisSink": lambda: (("redis://localhost",), {"stream": "events"}),
-    "SQLiteEffects": lambda: (("shop.db",), {}),
     "SqlSink": lambda: (("sqlite:///shop.db",), {"table": "events", "columns": ("id",)}),
     "UdpSink": lambda: (("metrics", 8125), {}),
     "FileSource": lambda: (("logs/*.jsonl",), {}),

@@ -152,7 +152,6 @@ def decorators(rng: random.Random, target: Truth) -> list[Any]:
         lambda: RateLimit(
             rng.choice([1.0, 20.0]),
             burst=rng.choice([0, 5]),
-            key=rng.choice([None, lambda item: item % 2]),
         ),
         lambda: Split(rng.choice([1, 2])),
         Isolate,

@@ -67,36 +67,6 @@ async def test_no_try_is_made_after_the_total_time(
     assert fake_clock.now() == 8.0
 
 
-@pytest.mark.parametrize(
-    ("stop", "expected"),
-    [
-        (tenacity.stop_after_attempt(2), [0.0, 4.0]),
-        (tenacity.stop_before_delay(10.0), [0.0, 4.0, 8.0]),
-        (tenacity.stop_after_delay(3.0), [0.0, 4.0]),
-    ],
-)
-async def test_a_stop_of_tenacity_ends_a_series(
-    fake_clock: FakeClock, stop: Any, expected: list[float]
-) -> None:
-    """It replaces the number of attempts, and does not count an outage."""
-    sink = FlakySink[str](99, AGAIN)
-    retry = Retry(backoff=fixed(4.0), stop=stop)
-    assert await send(stack(sink, retry), RowBatch("x")) == {0: AGAIN}
-    assert started(sink) == expected
-    away: list[Any] = [fail(UnavailableError("gone"))] * 9
-    assert await send(stack(ScriptedSink[str](away), retry), RowBatch("x")) == {}
-    assert fake_clock.now() > 30.0
-
-
-async def test_a_choice_of_tenacity_makes_other_errors_final(fake_clock: FakeClock) -> None:
-    cut = UnknownOutcomeError("cut")
-    retry = Retry(backoff=fixed(4.0), retry=tenacity.retry_if_exception_type(ConnectionError))
-    steps: list[Any] = [fail(ConnectionError("reset")), fail(cut), fail(AGAIN), ok()]
-    sink = ScriptedSink[str](steps)
-    assert await send(stack(sink, retry), RowBatch("x")) == {0: AGAIN}
-    assert started(sink) == [0.0, 4.0, 8.0]
-
-
 async def test_a_try_at_the_very_end_of_the_total_time_is_made(fake_clock: FakeClock) -> None:
     sink = FlakySink[str](99, AGAIN)
     await send(stack(sink, Retry(attempts=99, backoff=fixed(5.0), max_seconds=10.0)), RowBatch("x"))
@@ -437,7 +407,6 @@ async def test_each_first_try_pays_into_the_budget(fake_clock: FakeClock) -> Non
     ("make", "message"),
     [
         (lambda: Retry(max_seconds=0), "max_seconds=0"),
-        (lambda: Retry(stop=3), "stop=3: must be one of tenacity's stop objects"),  # type: ignore[arg-type]
         (lambda: Retry(budget=5), "budget=5: must be a RetryBudget"),  # type: ignore[arg-type]
         (lambda: RetryBudget(0), "share=0"),
         (lambda: RetryBudget(1.5), "share=1.5"),

@@ -22,7 +22,7 @@ from sluicegate import (
     UnknownOutcomeError,
     stack,
 )
-from sluicegate.sinks import Isolate, MemorySink, RateLimit, Split
+from sluicegate.sinks import Isolate, MemorySink, Split
 from sluicegate.testing import FakeClock, ScriptedSink, fail, hang, ignore_cancel, ok, partial
 
 if TYPE_CHECKING:
@@ -98,25 +98,6 @@ async def test_parts_whose_turn_had_not_come_are_unsent_at_the_deadline(
     sink: ScriptedSink[str] = ScriptedSink([refused(), fail(), hang()])
     ends = await outcomes(stack(sink, Split(1), Retry()), deadline=1.0)
     assert ends == [Outcome.REJECTED, Outcome.UNSENT, Outcome.UNKNOWN, Outcome.UNSENT]
-
-
-async def test_a_target_whose_turn_had_not_come_is_unsent_while_another_is_at_the_destination(
-    fake_clock: FakeClock,
-) -> None:
-    """B-T57: a batch for two targets, one of which has used up its rate."""
-    sink: ScriptedSink[str] = ScriptedSink([ok(), hang()])
-    limited = stack(sink, RateLimit(0.01, burst=1, key=lambda item: item[0]), Retry())
-    async with Batcher(limited, limits=Limits(max_items=2)) as batcher:
-        receipts = [await batcher.submit(item) for item in ("a1", "a2", "b1", "a3")]
-        await receipts[1]
-        (await batcher.shutdown(deadline=3.0)).verify()
-    assert [call.items for call in sink.calls] == [("a1", "a2"), ("b1",)]
-    assert [receipt.outcome for receipt in receipts] == [
-        Outcome.DELIVERED,
-        Outcome.DELIVERED,
-        Outcome.UNKNOWN,
-        Outcome.UNSENT,
-    ]
 
 
 async def test_a_record_that_a_deaf_target_never_confirmed_is_no_delivery(

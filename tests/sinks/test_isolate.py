@@ -208,14 +208,6 @@ async def test_a_destination_that_is_away_is_not_asked_about_the_rest(
     assert len(sink.calls) == 2
 
 
-async def test_a_limit_on_writes_fails_the_rest_together(fake_clock: FakeClock) -> None:
-    sink = AllOrNothing({0})
-    errors = await send(stack(sink, Isolate(max_writes=3)), RowBatch(range(8)))
-    assert sink.sent == [tuple(range(8)), (0, 1, 2, 3), (0, 1)]
-    assert sorted(errors) == list(range(8))
-    assert all(isinstance(error, PermanentError) for error in errors.values())
-
-
 async def test_the_users_classifier_is_asked_first(fake_clock: FakeClock) -> None:
     sink = ScriptedSink[int]([fail(ValueError("bad row"))])
     isolated = stack(
@@ -243,9 +235,7 @@ def test_it_takes_back_the_promise_about_keys_only() -> None:
     assert made.capabilities == Capabilities(idempotent=True, max_concurrency=3)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"), [({"max_writes": 0}, "max_writes=0"), ({"classify": 1}, "classify=1")]
-)
+@pytest.mark.parametrize(("arguments", "message"), [({"classify": 1}, "classify=1")])
 def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
     """B-T30."""
     with pytest.raises(ConfigError, match=message):

@@ -5,14 +5,12 @@ White box: the parts of the limit.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicegate._core.clock import Signal
-from sluicegate.sinks.meter import Meter, Meters, Rate, TokenBucket, Turn
+from sluicegate.sinks.meter import Meter, TokenBucket, Turn
 
 
 def test_a_bucket_lets_through_what_it_holds_and_then_what_comes() -> None:
@@ -73,11 +71,11 @@ def test_a_new_rate_counts_from_now_on() -> None:
 
 
 def meter(per_second: float = 10.0, burst: float = 10.0) -> Meter:
-    return Meter.fresh(Rate(per_second, burst), 0.0)
+    return Meter(per_second, burst, 0.0)
 
 
 def turn(of: Meter, amount: float) -> Turn:
-    made = Turn(of, (), amount, Signal())
+    made = Turn(amount, Signal())
     of.join(made)
     return made
 
@@ -91,16 +89,6 @@ def test_turns_pass_in_order_however_small_the_later_ones_are() -> None:
     target.take(large)
     target.leave(large)
     assert target.due(small, 0.8) == pytest.approx(0.9)
-
-
-def test_a_turn_whose_batch_is_busy_is_stepped_over_and_keeps_its_place() -> None:
-    target = meter()
-    busy, other = turn(target, 5.0), turn(target, 5.0)
-    busy.is_here = False
-    assert target.due(other, 0.0) == 0.0
-    busy.is_here = True
-    assert target.due(other, 0.0) == float("inf")
-    assert target.due(busy, 0.0) == 0.0
 
 
 def test_throttling_halves_the_rate_once_per_event_and_it_comes_back_in_steps() -> None:
@@ -136,20 +124,3 @@ def test_a_step_that_rounding_makes_a_hair_too_short_is_one_all_the_same() -> No
     waiting = turn(target, 1_000.0)
     assert end + 1.0 - end < 1.0
     assert target.look_again_at(waiting, end + 1.0) > end + 1.5
-
-
-def test_the_memory_for_targets_is_bounded_and_who_waits_is_kept() -> None:
-    meters = Meters(Rate(1.0, 1.0), most=3)
-    waited_for = meters.of("a", 0.0)
-    waiting = turn(waited_for, 1.0)
-    for key in range(100):
-        meters.of(key, 0.0)
-        assert len(meters) <= 3
-    assert meters.of("a", 0.0) is waited_for
-    waited_for.leave(waiting)
-    recent: Any = [meters.of(key, 0.0) for key in ("x", "y", "z")]
-    assert [meters.of(key, 0.0) for key in ("x", "y", "z")] == recent
-    assert meters.of("a", 0.0) is not waited_for
-    kept = meters.of("y", 0.0)  # requested last, so "z" goes first
-    meters.of("b", 0.0)
-    assert meters.of("y", 0.0) is kept

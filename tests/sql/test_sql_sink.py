@@ -20,9 +20,10 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from tests.sql.sql_help import SqlTable, names, written
 
-from sluicegate import ConfigError, ErrorClass
+from sluicegate import ConfigError, ErrorClass, RowBatch, send, stack
 from sluicegate._core.classify import classified
 from sluicegate.errors import TooLargeError
+from sluicegate.sinks import Isolate
 from sluicegate.sql import SqlSink
 
 if TYPE_CHECKING:
@@ -170,8 +171,8 @@ async def test_a_version_that_cannot_be_compared_fails_alone(table: SqlTable) ->
     assert await table.looked("id, version, word", "id") == [(1, 5, "a"), (3, 1, "d")]
 
 
-async def test_a_row_that_only_the_commit_refuses_fails_alone(table: SqlTable) -> None:
-    """By a deferred constraint; its neighbours are stored."""
+async def test_a_row_that_only_the_commit_refuses_is_found_by_isolate(table: SqlTable) -> None:
+    """By a deferred constraint; nothing of the write is stored."""
     if table.name == "mysql":
         pytest.skip("it defers no constraints")
     table.run("DROP TABLE IF EXISTS words")
@@ -185,7 +186,11 @@ async def test_a_row_that_only_the_commit_refuses_fails_alone(table: SqlTable) -
         event.listen(engine, "connect", lambda dbapi, _: dbapi.execute("PRAGMA foreign_keys = ON"))
         options["url"] = engine
     async with table.sink(("id",), **options) as sink:
-        assert names(await written(sink, [(1,), (2,), (3,)])) == {1: "PermanentError"}
+        rows = [(1,), (2,), (3,)]
+        assert names(await written(sink, rows)) == dict.fromkeys(range(3), "PermanentError")
+        assert await table.looked("id") == []
+        found = await send(stack(sink, Isolate()), RowBatch(rows))
+        assert names(found) == {1: "PermanentError"}
     assert await table.looked("id") == [(1,), (3,)]
     table.run("DROP TABLE words")
     table.run("DROP TABLE known")

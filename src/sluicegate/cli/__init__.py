@@ -51,13 +51,13 @@ _GROUPS = {
 }
 """The package that declares each group of a technology, and the group's line in the list."""
 _EXTRAS = {
-    "dlq": {"asyncpg": "postgres", "zstandard": "files", "aiokafka": "kafka"},
+    "dlq": {"asyncpg": "postgres", "aiokafka": "kafka"},
     "tune": {"matplotlib": "tune"},
 }
 """The extra that provides each package, by command."""
 _DLQ_HELP = "list, show, replay or purge dead letters; create their table"
 _DLQ = (
-    "List the dead letters in a file, a table, a topic or a spool, show them, replay them "
+    "List the dead letters in a file, a table or a topic, show them, replay them "
     "through a stack of sinks, or purge them; create the table."
 )
 _TUNE_HELP = "measure a sink at several batch sizes and recommend limits"

@@ -197,7 +197,6 @@ async def _letters(page: Page) -> Response:
         states=_CHOICES,
         classes=[each.value for each in ErrorClass],
         filters={name: form.get(name, "") for name in ("state", "key", *_TEXTS, "since", "until")},
-        kind=kind_of(store),
         command=command_of(store),
     )
 
@@ -217,7 +216,6 @@ async def _letter(page: Page) -> Response:
         letter=found[0],
         facts=facts,
         item=facts.pop("item"),
-        kind=kind_of(store),
         command=command_of(store, "--letter", key),
     )
 

@@ -14,7 +14,6 @@ from .._core.text import hide
 from ..cli.dlq.arguments import is_dsn, is_topic, store_of
 from ..cli.dlq.replay import ReplayRules, item_of
 from ..cli.dlq.target import BATCH_SIZE, HandlerSink, record_of
-from ..cli.spool.letters import is_spool
 from ..consumer.handling.handlers import as_handler
 from ..letters.store import StoreError
 
@@ -30,8 +29,8 @@ class LetterStore:
     """A store of dead letters in the console, and the target of its replays.
 
     Args:
-        store: as in `sluicegate dlq`: the path of a file written by `FileSink`, or of a spool; a
-            PostgreSQL DSN; or the URL of a Kafka topic.
+        store: as in `sluicegate dlq`: the path of a file written by `FileSink`, a PostgreSQL DSN,
+            or the URL of a Kafka topic.
         name: its name in the console; default: `store` without user, password and
             options.
         table: the table, with PostgreSQL; default `"dead_letters"`.
@@ -111,8 +110,6 @@ def _shown(name: str) -> str:
 
 def command_of(store: LetterStore, *options: str) -> str:
     """Return the command that sends letters again; a DSN without its password."""
-    if kind_of(store) == "spool":
-        return shlex.join(["sluicegate", "spool", "replay", str(store.store)])
     place = [f"--table={store.table}"] * is_dsn(str(store.store))
     place += [f"--schema={store.schema}"] * (store.schema is not None)
     place += ["--to", "MODULE:NAME"]
@@ -124,4 +121,4 @@ def kind_of(store: LetterStore) -> str:
     name = str(store.store)
     if is_dsn(name) or is_topic(name):
         return "table" if is_dsn(name) else "topic"
-    return "spool" if is_spool(Path(name)) else "file"
+    return "file"

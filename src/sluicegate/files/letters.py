@@ -5,7 +5,7 @@
 2. Replays append their notes to a second file, `<path>.replayed`, and flush it to disk before a
    letter is sent. It is never opened through a symbolic link, and is created with the mode of the
    dead letters.
-3. Purging rewrites each file without the letters (`rewrite`); no sink may have it open.
+3. Purging rewrites the file without the letters (`rewrite`); no sink may have it open.
 4. A line that is not a letter is reported by its number, and stays unchanged.
 
 Atomic rewriting of a file without some of its lines. Blocks.
@@ -24,41 +24,36 @@ Atomic rewriting of a file without some of its lines. Blocks.
 from __future__ import annotations
 
 import errno
-import io
 import os
 import pwd
 import secrets
 from contextlib import ExitStack
 from stat import S_IMODE, S_ISLNK, S_ISREG
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from .._core.clock import LOOP_CLOCK
 from .._core.errors import SluicegateError
-from .._core.values.encoding import compressed
 from ..letters.letter import NoLetterError, key_in, letter_in
 from ..letters.store import NotedStore, StoreError
 from ..letters.text import without_secrets
-from .append import AppendFile, FileSettings, archives
-from .repair import is_zstd, whole_frames, whole_lines
+from .append import AppendFile
+from .repair import whole_lines
 from .sink import refusal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator
     from pathlib import Path
     from types import TracebackType
     from typing import Self
 
     from ..letters.letter import Letter, Selection
 
-_BATCH = 500
-"""Lines per write."""
 _MOST_LINKS = 40
 """Symbolic links to follow, as many as Linux does."""
 _ACCESS_LIST = "system.posix_acl_access"
 
 
 class FileStore(NotedStore):
-    """A file of dead letters and its rotated predecessors."""
+    """A file of dead letters."""
 
     _unit = "line"
 
@@ -69,7 +64,7 @@ class FileStore(NotedStore):
         self._journal: AppendFile | None = None
 
     async def __aenter__(self) -> Self:
-        if not self._files():
+        if not self._path.is_file():
             raise StoreError(without_secrets(f"{self._path}: {_why_missing(self._path)}"))
         self._read_notes()
         return self
@@ -86,11 +81,10 @@ class FileStore(NotedStore):
     async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
         """See `Store`."""
         early = self._notes.interrupted
-        with ExitStack() as stack:
-            files = [stack.enter_context(path.open("rb")) for path in self._files()]
-            lengths = [os.fstat(file.fileno()).st_size for file in files]
+        with self._path.open("rb") as file:
+            length = os.fstat(file.fileno()).st_size
             for is_early in (True, False) if early else (False,):
-                for letter in self._read(files, lengths):
+                for letter in self._read(file, length):
                     if (letter.key in early) is is_early and selection.has(letter):
                         yield letter
 
@@ -112,43 +106,31 @@ class FileStore(NotedStore):
             self._need_notes()
             gone = {letter.key async for letter in self.letters(selection)}
             if gone:
-                for path in self._files():
-                    rewrite(
-                        real(path),
-                        lambda line: key_in(line) not in gone,
-                        keep_empty=path == self._path,
-                    )
+                rewrite(real(self._path), lambda line: key_in(line) not in gone)
                 self._purge_notes(gone)
             return len(gone)
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def _files(self) -> list[Path]:
-        folder = self._path.parent
-        if not folder.is_dir():
-            return []
-        return [path for path in (*archives(self._path), self._path) if path.is_file()]
-
     @property
     def _mode(self) -> int:
         """The mode of the file of notes: notes on letters are as confidential as the letters."""
-        return self._files()[-1].stat().st_mode & 0o666
+        return self._path.stat().st_mode & 0o666
 
-    def _read(self, files: Sequence[BinaryIO], lengths: Sequence[int]) -> Iterator[Letter]:
+    def _read(self, file: BinaryIO, length: int) -> Iterator[Letter]:
         self.unreadable.clear()
         self.unreadable.include(self._bad_notes)
         seen: set[str] = set()
-        for file, length in zip(files, lengths, strict=True):
-            for number, line in enumerate(lines(file, length), 1):
-                try:
-                    letter = letter_in(line)
-                except NoLetterError as error:
-                    self.unreadable.add(f"{file.name}:{number}", str(error))
-                    continue
-                if letter.key not in seen:
-                    seen.add(letter.key)
-                    told = self._notes.told.get(letter.key)
-                    yield letter if told is None else letter.after(told)
+        for number, line in enumerate(lines(file, length), 1):
+            try:
+                letter = letter_in(line)
+            except NoLetterError as error:
+                self.unreadable.add(f"{file.name}:{number}", str(error))
+                continue
+            if letter.key not in seen:
+                seen.add(letter.key)
+                told = self._notes.told.get(letter.key)
+                yield letter if told is None else letter.after(told)
 
     # -- notes -------------------------------------------------------------------------------------
 
@@ -177,7 +159,7 @@ class FileStore(NotedStore):
     async def _store_note(self, content: bytes) -> None:
         if self._journal is None:
             raise StoreError("the store is not held")
-        self._journal.append(content, LOOP_CLOCK.wall_time())
+        self._journal.append(content)
 
     def _purge_notes(self, gone: set[str]) -> None:
         if self._beside.exists():
@@ -187,20 +169,7 @@ class FileStore(NotedStore):
 
 def _open_append(path: Path, *, follows: bool = True, mode: int = 0o666) -> AppendFile:
     """Open a file exclusively, and repair its end."""
-    packed = False
-    if follows and path.exists():
-        with path.open("rb") as file:
-            packed = bool(is_zstd(file.fileno()))
-    settings = FileSettings(
-        path=path,
-        is_zstd=packed,
-        fsync="always",
-        rotate_bytes=None,
-        rotate_every=None,
-        follows=follows,
-        mode=mode,
-    )
-    made = AppendFile(settings)
+    made = AppendFile(path, fsync="always", follows=follows, mode=mode)
     try:
         made.open()
     except OSError as error:
@@ -231,11 +200,8 @@ def real(path: Path) -> Path:
     raise StoreError(f"{path} is a loop of symbolic links")
 
 
-def rewrite(path: Path, stays: Callable[[bytes], bool], *, keep_empty: bool) -> None:
-    """Remove the lines for which `stays` is false; delete an empty file, unless `keep_empty`.
-
-    Raises `StoreError` and `OSError`.
-    """
+def rewrite(path: Path, stays: Callable[[bytes], bool]) -> None:
+    """Remove the lines for which `stays` is false. Raises `StoreError` and `OSError`."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         number = os.open(
@@ -249,20 +215,9 @@ def rewrite(path: Path, stays: Callable[[bytes], bool], *, keep_empty: bool) -> 
             kept = [line for line in before if stays(line)]
             if len(kept) == len(before):
                 return
-            end = unfinished(old)
-            if not kept and not end and not keep_empty:
-                os.unlink(path.name, dir_fd=folder)
-                return
-            packing = "zstd" if is_zstd(number) else None
-            chunks = (
-                b"".join(kept[start : start + _BATCH]) for start in range(0, len(kept), _BATCH)
-            )
-            _replace(
-                folder,
-                path,
-                number,
-                b"".join([*(compressed(chunk, packing) for chunk in chunks), end]),
-            )
+            whole = whole_lines(number)
+            end = os.pread(number, os.fstat(number).st_size - whole, whole)
+            _replace(folder, path, number, b"".join([*kept, end]))
     finally:
         os.close(folder)
 
@@ -338,49 +293,11 @@ def _name(user: int) -> str:
 
 
 def lines(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """Yield the complete lines within a file's first `length` bytes. Raises `StoreError` if
-    damaged.
-    """
+    """Yield the complete lines within a file's first `length` bytes."""
     file.seek(0)
-    part: Any = _FilePrefix(file, length)
-    if is_zstd(file.fileno()):
-        import zstandard  # an optional dependency
-
-        part = zstandard.ZstdDecompressor().stream_reader(part, read_across_frames=True)
-        try:
-            yield from _whole(part)
-        except zstandard.ZstdError as error:
-            raise StoreError(f"{file.name} is damaged: {error}") from error
-        return
-    yield from _whole(part)
-
-
-def unfinished(file: BinaryIO) -> bytes:
-    """Return the bytes after the last complete line, or after the last complete frame."""
-    number = file.fileno()
-    whole = whole_frames(number) if is_zstd(number) else whole_lines(number)
-    return os.pread(number, os.fstat(number).st_size - whole, whole)
-
-
-def _whole(part: Any) -> Iterator[bytes]:
-    return (line for line in io.BufferedReader(part) if line.endswith(b"\n"))
-
-
-class _FilePrefix(io.RawIOBase):
-    """The first bytes of a file."""
-
-    def __init__(self, file: BinaryIO, length: int) -> None:
-        self._file = file
-        self._left = length
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(min(len(buffer), self._left))
-        self._left -= len(data)
-        buffer[: len(data)] = data
-        return len(data)
+    while (line := file.readline(length)).endswith(b"\n"):
+        length -= len(line)
+        yield line
 
 
 def _why_missing(path: Path) -> str:

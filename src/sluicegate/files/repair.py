@@ -1,4 +1,4 @@
-"""The complete part of a file after a killed process or a power failure. Blocks.
+"""The complete part of a file, such as after a killed process or a power failure. Blocks.
 
 Text is complete up to its last newline. A zstd file is complete up to its last whole frame; frames
 and blocks state their length, so nothing is decompressed.
@@ -13,14 +13,6 @@ _CHUNK = 1 << 16
 _HEAD = 18
 _SKIPPABLE = 0x184D2A50
 _RLE, _RESERVED = 1, 3
-
-
-def is_zstd(fd: int) -> bool | None:
-    """Return whether the file begins like a zstd file; `None` if it is too short to determine."""
-    head = os.pread(fd, len(ZSTD_MAGIC), 0)
-    if len(head) < len(ZSTD_MAGIC):
-        return None
-    return head == ZSTD_MAGIC or int.from_bytes(head, "little") & ~0xF == _SKIPPABLE
 
 
 def whole_lines(fd: int) -> int:

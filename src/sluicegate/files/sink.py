@@ -13,7 +13,6 @@ import errno
 import os
 import pwd
 import socket
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -21,19 +20,17 @@ from .._core import checks
 from .._core.checks import bad, warn
 from .._core.classify import classified_by_cause
 from .._core.errors import ClosedError, ConfigError, ErrorClass, RefusedError, UnavailableError
-from .._core.extras import need
 from .._core.keywords import known_arguments
 from .._core.opening import Openable
 from .._core.public import publish
 from .._core.runtime.threads import in_thread
 from .._core.sink import WriteResult
-from .._core.values.encoding import compressed, encoded_items, ndjson
-from .append import AppendFile, FileSettings
+from .._core.values.encoding import encoded_items, ndjson
+from .append import AppendFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AsyncExitStack
-    from datetime import timedelta
 
     from .._core.batch import Batch
 
@@ -59,26 +56,17 @@ class FileSink(Openable):
         encode: a function from an item to its line, as text or bytes without a newline. Default:
             JSON; dates, decimals, UUIDs as text; mappings, dataclasses, pydantic models, attrs
             classes and msgspec structs as objects; named tuples as lists.
-        compression: `"zstd"`: every batch is one frame, so the file can be read at any time.
         fsync: `"always"` (default): a batch is delivered when it is on the disk. `"close"`: data is
-            on the disk when the file is rotated or closed; a power failure may lose delivered
+            on the disk when the file is closed; a power failure may lose delivered
             items, the end of this process does not. `"never"`: left to the operating system.
-        rotate_bytes: rotate before a batch that would exceed this size; no batch is split. Default:
-            never.
-        rotate_every: seconds; rotate at the first batch after each whole multiple of them since
-            1970 in UTC: 3600 is every full hour, 86,400 midnight. Default: never.
         per_process: one file for each process that opens the sink, such as Spark's workers:
             `events.jsonl` becomes `events-HOST-PID.jsonl`, with the host's name and the process id.
             Default: one file and one process.
 
-    The name of a rotated file contains the time: `events.jsonl` becomes
-    `events-20260131T120000Z.jsonl`. It is never written again.
-
     A full disk, a missing permission, a read-only file system and a missing folder raise
     `RefusedError` from opening and from writing; its message names the path and the repair.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` for `"zstd"` without zstandard.
-    Constructing touches no file. Opening does, in a thread; it raises `ConfigError` for a file that
+    Raises `ConfigError` for a bad argument. Constructing touches no file. Opening does, in a thread; it raises `ConfigError` for a file that
     another process writes to or that is of another kind, `RefusedError` for one that cannot be
     written, and `UnavailableError` for other file system errors.
 
@@ -102,28 +90,14 @@ class FileSink(Openable):
         path: str | os.PathLike[str],
         *,
         encode: Callable[[Any], bytes | str] | None = None,
-        compression: Literal["zstd"] | None = None,
         fsync: Literal["always", "close", "never"] = "always",
-        rotate_bytes: int | None = None,
-        rotate_every: float | timedelta | None = None,
         per_process: bool = False,
     ) -> None:
-        if compression not in {None, "zstd"}:
-            raise bad("compression", compression, 'must be "zstd" or None')
         rule = "must be a function of an item that returns a line as text or bytes"
         encode = checks.optional_function("encode", encode, rule)
-        self._settings = FileSettings(
-            path=_path(path),
-            is_zstd=compression == "zstd",
-            fsync=checks.choice("fsync", fsync, _SYNCS),
-            rotate_bytes=checks.optional_count("rotate_bytes", rotate_bytes),
-            rotate_every=checks.optional_seconds(
-                "rotate_every", rotate_every, usual=checks.LONG_PERIOD
-            ),
-        )
-        _check_suffix(self._settings)
-        if compression is not None:
-            need("zstandard", "files", f"FileSink(compression={compression!r})")
+        self._path = _path(path)
+        self._fsync = checks.choice("fsync", fsync, _SYNCS)
+        _check_suffix(self._path)
         self._encode = encode
         self._per_process = checks.flag("per_process", per_process)
         self._file: AppendFile | None = None
@@ -132,7 +106,7 @@ class FileSink(Openable):
     @property
     def path(self) -> Path:
         """The current file; with `per_process`, that of this process."""
-        path = self._settings.path
+        path = self._path
         return (
             path.with_stem(f"{path.stem}-{socket.gethostname()}-{os.getpid()}")
             if self._per_process
@@ -157,9 +131,7 @@ class FileSink(Openable):
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
         async with self._turn:
             try:
-                errors = await in_thread(
-                    self._append, self._file, batch, batch.delivery.clock.wall_time()
-                )
+                errors = await in_thread(self._append, self._file, batch)
             except ConfigError as error:
                 message = f"{self.path} has been replaced: {error}"
                 raise RefusedError(
@@ -172,18 +144,14 @@ class FileSink(Openable):
                 raise refused from error
         return WriteResult.failed(batch, errors) if errors else None
 
-    def _append(
-        self, file: AppendFile, items: Sequence[Any], wall: float
-    ) -> dict[int, BaseException]:
+    def _append(self, file: AppendFile, items: Sequence[Any]) -> dict[int, BaseException]:
         made = encoded_items(self._encode, items, lines=True)
         if made.records:
-            file.append(
-                compressed(ndjson(made.records), "zstd" if self._settings.is_zstd else None), wall
-            )
+            file.append(ndjson(made.records))
         return made.errors
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        file = AppendFile(replace(self._settings, path=self.path))
+        file = AppendFile(self.path, fsync=self._fsync)
         try:
             await in_thread(file.open)
         except asyncio.CancelledError:
@@ -197,16 +165,15 @@ class FileSink(Openable):
         stack.push_async_callback(in_thread, file.close)
 
     def __repr__(self) -> str:
-        return f"FileSink({str(self._settings.path)!r})"
+        return f"FileSink({str(self._path)!r})"
 
 
-def _check_suffix(settings: FileSettings) -> None:
-    """Warn if the file's name has a compression suffix and its lines are not compressed."""
-    suffix = settings.path.suffix.lower()
-    if suffix in {".gz", ".bz2", ".xz", ".zst"} and not settings.is_zstd:
+def _check_suffix(path: Path) -> None:
+    """Warn if the file's name has a compression suffix, since its lines are not compressed."""
+    if path.suffix.lower() in {".gz", ".bz2", ".xz", ".zst"}:
         warn(
-            f"the name {settings.path.name!r} has the suffix of a compressed file, but the lines "
-            "are not compressed; use FileSink('events.jsonl.zst', compression='zstd')"
+            f"the name {path.name!r} has the suffix of a compressed file, but the lines are not "
+            "compressed; let logrotate compress complete files"
         )
 
 
@@ -261,8 +228,7 @@ def _repair(number: int, path: Path) -> str:
         errno.ENOSPC: f"free space on the file system of {path}",
         errno.EDQUOT: f"free space, or raise the disk quota of user {_user()}, on the file "
         f"system of {path}",
-        errno.EFBIG: "raise the limit on the size of files (ulimit -f), or pass "
-        f"rotate_bytes=, since {path} must not grow",
+        errno.EFBIG: f"raise the limit on the size of files (ulimit -f), or rename {path}",
         errno.EROFS: f"mount the file system of {path} for writing",
         errno.EISDIR: f"move the folder {path} away, or pass another path",
         errno.ELOOP: f"put a plain file in place of the symbolic link {path}",

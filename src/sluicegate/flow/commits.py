@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from .transform import Transformed, Transformer
 
 
+WRITE_SIZE = 5000
+"""The maximum number of rows in one write within a transaction."""
 WRITE_WITHIN = 30.0
 """Seconds for one write of rows: the default of a batcher's `flush_timeout`."""
 _ENDS = (Terminate, ToDeadLetter)
@@ -87,10 +89,9 @@ class Refused(Exception):  # never leaves a batch
 class PartitionCommits(ABC):
     """The batch handler that commits records together with the position after them."""
 
-    def __init__(self, sink: Sink[Any], keeper: KeepsMoves, *, write_size: int) -> None:
+    def __init__(self, sink: Sink[Any], keeper: KeepsMoves) -> None:
         self._sink = sink
         self._keeper = keeper
-        self._write_size = write_size
 
     async def handle(self, messages: list[Message]) -> list[Result | None]:
         """Commit the rows of these records; return a result for each, by position.
@@ -150,11 +151,11 @@ class PartitionCommits(ABC):
             if isinstance(each, list):
                 rows += cast("list[Any]", each)
                 places += [place] * len(cast("list[Any]", each))
-        size = self._write_size
-        for at in range(0, len(rows), size):
-            errors = await self._send(within, RowBatch(rows[at : at + size]))
+        for at in range(0, len(rows), WRITE_SIZE):
+            part = slice(at, at + WRITE_SIZE)
+            errors = await self._send(within, RowBatch(rows[part]))
             if errors:
-                self._raise_first(errors, places[at : at + size], rows[at : at + size])
+                self._raise_first(errors, places[part], rows[part])
 
     async def _send(
         self, within: Transaction[Any], batch: RowBatch[Any]
@@ -174,15 +175,8 @@ class PartitionCommits(ABC):
 class PartitionTransactions(PartitionCommits):
     """The batch handler for rows made by a transform."""
 
-    def __init__(
-        self,
-        sink: Sink[Any],
-        keeper: KeepsMoves,
-        transformer: Transformer,
-        *,
-        write_size: int,
-    ) -> None:
-        super().__init__(sink, keeper, write_size=write_size)
+    def __init__(self, sink: Sink[Any], keeper: KeepsMoves, transformer: Transformer) -> None:
+        super().__init__(sink, keeper)
         self._transformer = transformer
 
     async def _handle_new(
@@ -273,10 +267,8 @@ class PartitionEffects(PartitionCommits):
         sink: Sink[Any],
         keeper: KeepsMoves,
         handler: Callable[[Message], Awaitable[object]],
-        *,
-        write_size: int,
     ) -> None:
-        super().__init__(sink, keeper, write_size=write_size)
+        super().__init__(sink, keeper)
         self._handler = handler
 
     async def _send(

@@ -69,7 +69,6 @@ class TransactionOptions(TypedDict, total=False):
     poison: PoisonStrategy | Poison | None
     retry: RetryPolicy | None
     commits: Commits | None
-    write_size: int
     concurrency: int | None
     in_flight: int | InFlight | None
     drain: float | timedelta
@@ -85,7 +84,6 @@ class TransactionSettings(NamedTuple):
     consumer: ConsumerSettings
     limits: BatchLimits
     """The limits at which a transaction of a partition's records begins."""
-    write_size: int
 
 
 def checked_transaction(
@@ -96,7 +94,6 @@ def checked_transaction(
     poison: PoisonStrategy | Poison | None = None,
     retry: RetryPolicy | None = None,
     commits: Commits | None = None,
-    write_size: int = 5000,
     concurrency: int | None = None,
     in_flight: int | InFlight | None = None,
     drain: float | timedelta = 5.0,
@@ -141,7 +138,7 @@ def checked_transaction(
         max_wait=0.0 if is_leased else settings.commit_every,
         max_bytes=16 << 20 if times.bytes is None else times.bytes,
     )
-    return TransactionSettings(stack, settings, limits, checks.count("write_size", write_size))
+    return TransactionSettings(stack, settings, limits)
 
 
 def _checked_source(source: object) -> Source:
@@ -188,14 +185,14 @@ class TransactionalPipe(Operated):
             assignment on. The jobs of a `PostgresQueueSource` are settled by the last statement of
             the transaction, so the destination must be in the same database as the queue.
         sink: the destination of the rows: an unopened `PostgresSink`, or a stack of sinks around
-            one; or `PostgresEffects` or `SQLiteEffects`, the destinations of a handler's effects.
-            `run` opens and closes it; it must have no other user.
+            one; or `PostgresEffects`, the destination of a handler's effects. `run` opens and
+            closes it; it must have no other user.
         transform: a function from a `Message` to its rows: a row, a list or generator of rows, or
             `None` for no row; `Skip()`, `ToDeadLetter(why)` or `Terminate(why)` settle the record
             without rows. A plain function runs in the event loop and has to be fast. Its effects
             elsewhere are not part of the transaction. Default: the record itself is the row. With
-            `PostgresEffects` and `SQLiteEffects` it is the handler, which uses `message.connection`
-            in the transaction, and returns the results of a consumer's handler, except `Manual()`.
+            `PostgresEffects` it is the handler, which uses `message.connection` in the transaction,
+            and returns the results of a consumer's handler, except `Manual()`.
         name: name of the flow in logs, metrics and dead letters.
         poison: the treatment of a record with a permanently refused row, or that cannot be
             transformed: `Poison(...)` with a strategy or dead letters; or a strategy that needs
@@ -209,7 +206,6 @@ class TransactionalPipe(Operated):
         commits: the maximum number of records and bytes in a transaction, and the longest wait in
             seconds of its first record for more; default:
             `Commits(every=1.0, after=1000, bytes=16 << 20)`.
-        write_size: the maximum number of rows in one write within a transaction; default 5,000.
         concurrency: the maximum number of concurrent transactions, each of one partition; default:
             8, or the number of the sink's connections if it is smaller.
         in_flight: the maximum number of records in flight, or `InFlight(...)` with a limit of
@@ -238,7 +234,6 @@ class TransactionalPipe(Operated):
         made = checked_transaction(source, sink, **options)
         self._sink = made.sink
         self._limits = made.limits
-        self._write_size = made.write_size
         settings = made.consumer
         destination = cast("KeepsPositions", destination_of(made.sink))
         self._handler: Any = None
@@ -294,10 +289,10 @@ class TransactionalPipe(Operated):
     def _commits(self, engine: Engine) -> PartitionCommits:
         parts = self._sink, self._keeper
         if self._handler is not None:
-            return PartitionEffects(*parts, self._handler, write_size=self._write_size)
+            return PartitionEffects(*parts, self._handler)
         retry = self._settings.retry
         transformer = Transformer(self._transform, retry, engine, concurrency=100)
-        return PartitionTransactions(*parts, transformer, write_size=self._write_size)
+        return PartitionTransactions(*parts, transformer)
 
     async def wait_ready(self) -> None:
         """Suspend until `ready`, also before `run` has opened the flow. Raises `ClosedError` if the

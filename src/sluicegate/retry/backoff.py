@@ -1,4 +1,4 @@
-"""Tenacity's waits, stops and retry predicates in a retry; and the retry budget.
+"""Tenacity's waits in a retry; and the retry budget.
 
 A budget limits retries across all batches: every first try adds `share` of a token, and every
 retry takes one token. In the long run, retries therefore add at most `share` of the load of the
@@ -23,32 +23,22 @@ THROTTLE_FACTOR = 4.0
 
 TenacityWait: TypeAlias = "Callable[[tenacity.RetryCallState], float]"
 """One of tenacity's `wait_*` objects, or a function of a `RetryCallState`."""
-TenacityPredicate: TypeAlias = "Callable[[tenacity.RetryCallState], bool]"
-"""One of tenacity's `stop_*` or `retry_if_*` objects, or a function of a `RetryCallState`."""
 
 ROUNDING = 1e-9
 """Part of a token that may be missing because of rounding."""
 
 
-class CallState(tenacity.RetryCallState):
-    """The argument of tenacity's objects: the number of failed tries, the last error, the wait
-    before the last try, the seconds since the first try, and the wait before the next one.
+class _CallState(tenacity.RetryCallState):
+    """The argument of tenacity's objects: the number of failed tries, the last error, and the wait
+    before the last try.
     """
 
-    def __init__(
-        self,
-        tries: int,
-        error: BaseException | None = None,
-        waited: float = 0.0,
-        *,
-        seconds: float = 0.0,
-    ) -> None:
+    def __init__(self, tries: int, error: BaseException | None, waited: float) -> None:
         nothing: Any = None
         super().__init__(retry_object=nothing, fn=None, args=(), kwargs={})
         self.attempt_number = max(1, tries)
         self.upcoming_sleep = waited
-        self.start_time = 0.0
-        self.outcome_timestamp = seconds
+        self.start_time = self.outcome_timestamp = 0.0
         if error is not None:
             self.outcome = tenacity.Future.construct(self.attempt_number, error, has_exception=True)
 
@@ -63,7 +53,7 @@ class WaitBackoff:
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
     ) -> float:
         """Return the wait in seconds after `tries` failed tries."""
-        return max(0.0, float(self.wait(CallState(tries, error, waited))))
+        return max(0.0, float(self.wait(_CallState(tries, error, waited))))
 
 
 @known_arguments()

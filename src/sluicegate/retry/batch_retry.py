@@ -12,7 +12,7 @@ from .._core.checks import in_seconds
 from .._core.delivery.host import Condition, DestinationState
 from .._core.delivery.pacing import asked_wait
 from .._core.retry_policy import Backoff
-from .backoff import THROTTLE_FACTOR, CallState
+from .backoff import THROTTLE_FACTOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .._core.clock import Signal
     from .._core.errors import ErrorClass
     from .._core.retry_policy import RetryPolicy
-    from .backoff import RetryBudget, TenacityPredicate
+    from .backoff import RetryBudget
     from .outage import OutageState
     from .series import RetrySeries
 
@@ -50,10 +50,6 @@ class RetrySettings:
     classify: Classifier | None
     gives_up_refused: bool
     """Whether a refused write fails its items instead of waiting for a repair."""
-    stop: TenacityPredicate | None = None
-    """Ends a series of tries, besides the policy."""
-    retry: TenacityPredicate | None = None
-    """Chooses the errors after which items are sent again, among those that may be."""
 
     def throttled_wait(self, tries: int) -> float | None:
         """Return the wait after `tries` throttled tries in a row; `None` for a tenacity wait."""
@@ -136,14 +132,6 @@ class BatchRetry:
     def backoff(self, tries: int, error: BaseException | None) -> float:
         """Return the wait in seconds after `tries` failed tries, the last with `error`."""
         return self.series.times.backoff(tries, error)
-
-    def is_last(self, error: BaseException, wait: float) -> bool:
-        """Return whether `stop` ends the series instead of a try after this wait."""
-        stop, series = self.settings.stop, self.series
-        if stop is None:
-            return False
-        seconds = series.times.since(self.now)
-        return bool(stop(CallState(series.tries, error, wait, seconds=seconds)))
 
     def probe_pause(
         self, tries: int, error: BaseException | None, longest: float = PROBE_LONGEST

@@ -145,7 +145,7 @@ class CircuitBreaker(SinkDecorator):
             )
 
     def __call__(self, sink: Sink[T]) -> BreakerSink[T]:
-        """Wrap `sink`; the returned sink has `state` and `opened_until`."""
+        """Wrap `sink`; the returned sink has `state`."""
         return BreakerSink(sink, self)
 
     def __repr__(self) -> str:
@@ -198,14 +198,6 @@ class BreakerSink(WrappingSink[T]):
         is up.
         """
         return self._shared.circuit.state
-
-    @property
-    def opened_until(self) -> float | None:
-        """The time at which an open circuit admits a probe, in the clock's monotonic seconds;
-        `None` if it is not open.
-        """
-        circuit = self._shared.circuit
-        return circuit.opened_until if circuit.state is CircuitState.OPEN else None
 
     def classify(self, error: BaseException) -> ErrorClass | None:
         """Return the class of an error: the breaker's own classifier decides, else the wrapped

@@ -138,9 +138,7 @@ def _back_off(retry: BatchRetry, failed: FailedTry, now: float) -> None:
     not_before = now + retry.asked(failed.distinct)
     due = max(now + retry.backoff(series.deadlocks or series.tries, failed.first), not_before)
     series.times.schedule(due, not_before=not_before)
-    if series.times.is_too_late(due) or (
-        retry.settings.stop is not None and retry.is_last(failed.first, due - now)
-    ):
+    if series.times.is_too_late(due):
         series.give_up(failed.errors, "exhausted")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from .._core import checks
@@ -19,12 +18,11 @@ if TYPE_CHECKING:
 
     from .._core.classify import Classifier
     from .._core.sink import Sink
-    from .backoff import RetryBudget, TenacityPredicate, TenacityWait
+    from .backoff import RetryBudget, TenacityWait
 
 T = TypeVar("T")
 
 OnRefused = Literal["wait", "dead_letter"]
-ATTEMPTS = 5
 
 
 @known_arguments()
@@ -33,14 +31,9 @@ class Retry(SinkDecorator):
     each with its own attempts.
 
     Args:
-        attempts: the maximum number of attempts per item; default 5, or no limit with `stop`.
+        attempts: the maximum number of attempts per item; default 5.
         backoff: a `Backoff`, or any of tenacity's wait objects. Default: full jitter up to 0.1 s x
             2^n, at most 30 s.
-        stop: any of tenacity's stop objects, such as `stop_before_delay(60)`; called before each
-            retry of a batch. Waits for a throttling or unreachable destination do not count.
-        retry: any of tenacity's retry predicates, such as `retry_if_exception_type(OSError)`: items
-            with another error are not sent again. It does not decide about unknown outcomes; see
-            `resend_unknown`.
         classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
             the exception; called before the sink's own.
         max_seconds: the longest duration of a series of attempts, in seconds. A later attempt is
@@ -99,11 +92,9 @@ class Retry(SinkDecorator):
 
     def __init__(
         self,
-        attempts: int | None = None,
+        attempts: int = 5,
         *,
         backoff: Backoff | TenacityWait | None = None,
-        stop: TenacityPredicate | None = None,
-        retry: TenacityPredicate | None = None,
         classify: Classifier | None = None,
         max_seconds: float | timedelta | None = None,
         budget: RetryBudget | None = None,
@@ -121,13 +112,6 @@ class Retry(SinkDecorator):
         rule = "must be a function from an exception to an ErrorClass or None"
         classify = checks.optional_function("classify", classify, rule)
         refused = checks.choice("on_refused", on_refused, ("wait", "dead_letter"))
-        for name, given in (("stop", stop), ("retry", retry)):
-            rule = f"must be one of tenacity's {name} objects, or a function of a RetryCallState"
-            if isinstance(given, type):
-                raise checks.bad(name, given, rule)
-            checks.optional_function(name, given, rule)
-        if attempts is None:
-            attempts = ATTEMPTS if stop is None else sys.maxsize
         policy = RetryPolicy(
             attempts=checks.count("attempts", attempts),
             unlisted_attempts=checks.count("unlisted_attempts", unlisted_attempts),
@@ -148,8 +132,6 @@ class Retry(SinkDecorator):
             budget,
             classify,
             gives_up_refused=refused == "dead_letter",
-            stop=stop,
-            retry=retry,
         )
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:

@@ -9,15 +9,12 @@ from .._core.decorator import WrappingSink
 from .._core.errors import (
     ErrorClass,
     ResultMismatch,
-    StoppedError,
-    UnknownOutcomeError,
     UnverifiableError,
     WithdrawnError,
 )
 from .._core.order.left_out import leaders
 from .._core.send import send
 from .._core.sink import WriteResult
-from .backoff import CallState
 from .batch_retry import BatchRetry, wait_for_turn
 from .failures import FailedTry, learn, narrow
 from .outage import OutageState
@@ -71,9 +68,7 @@ class RetrySink(WrappingSink[T]):
         """Return the class from the retry's own classifier, else from the wrapped sink's. A breaker
         or dead-letter sink outside the retry sees the same classes.
         """
-        if self._is_given_up(error) or (
-            self._settings.retry is not None and not self._may_retry(error)
-        ):
+        if self._is_given_up(error):
             return ErrorClass.PERMANENT
         return first_answer(error, self._settings.classify, super().classify)
 
@@ -83,15 +78,6 @@ class RetrySink(WrappingSink[T]):
             self._settings.gives_up_refused
             and classified(error, self._settings.classify, super().classify) is ErrorClass.REFUSED
         )
-
-    def _may_retry(self, error: BaseException) -> bool:
-        """Return whether `retry` allows another try after this error; unknown outcomes and stops
-        have rules of their own.
-        """
-        retry = self._settings.retry
-        if retry is None or isinstance(error, (StoppedError, UnknownOutcomeError)):
-            return True
-        return bool(retry(CallState(1, error)))
 
     def _class_of(self, error: BaseException) -> ErrorClass:
         return classified(error, self.classify)

@@ -369,10 +369,6 @@ class TryTimes:
         """Exclude a wait for a throttled or unavailable destination from the time limit."""
         self._since += seconds
 
-    def since(self, now: float) -> float:
-        """Return the seconds since the first try, without waits that do not count."""
-        return now - self._since
-
     def is_too_late(self, when: float) -> bool:
         """Return whether an attempt at that time would exceed the time limit."""
         most = self._policy.max_seconds

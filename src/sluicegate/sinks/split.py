@@ -14,7 +14,7 @@ writes: 2L + 1 for one bad item (21 of 1,000), 55 for three scattered ones, 2n -
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .._core import checks
 from .._core.classify import by_error, caused, classified, first_answer
@@ -26,7 +26,7 @@ from .._core.send import send
 from .._core.sink import RefusesIsolate, SinkDecorator, WriteResult, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from .._core.batch import Batch
     from .._core.classify import Classifier
@@ -52,10 +52,9 @@ class Split(SinkDecorator):
     Args:
         max_items: items in one write; default no limit.
         max_bytes: bytes in one write; default no limit. A larger item is written alone.
-        size_of: a function from an item to its size in bytes; default: the batcher's measurement,
-            or the length of bytes-like items. An unmeasurable item fails alone.
 
-    A failed part does not affect the others, unless the destination is unavailable or throttles:
+    The size of an item is that of the batcher's `size_of`, or the length of bytes-like items; an
+    unmeasurable item fails alone. A failed part does not affect the others, unless the destination is unavailable or throttles:
     then the remaining parts are not sent and end with the same error. The result covers the whole
     batch, by its indices.
 
@@ -78,7 +77,6 @@ class Split(SinkDecorator):
         max_items: int | None = None,
         *,
         max_bytes: int | None = None,
-        size_of: Callable[[Any], int] | None = None,
     ) -> None:
         self.max_items = checks.optional_count("max_items", max_items)
         self.max_bytes = checks.optional_count("max_bytes", max_bytes)
@@ -86,13 +84,6 @@ class Split(SinkDecorator):
             raise checks.bad(
                 "max_items", None, "must be given, or max_bytes; nothing would be split otherwise"
             )
-        if size_of is not None and (max_bytes is None or not callable(size_of)):
-            raise checks.bad(
-                "size_of",
-                size_of,
-                "must be a function from an item to its size in bytes, and goes with max_bytes",
-            )
-        self.size_of = size_of
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
         """Wrap `sink`."""
@@ -131,7 +122,7 @@ class _SplitSink(WrappingSink[T]):
             return [
                 range(first, min(first + most, len(batch))) for first in range(0, len(batch), most)
             ]
-        sizes, errors = measured(batch, settings.size_of)
+        sizes, errors = measured(batch)
         refused.update(errors)
         return list(
             _pack(
@@ -164,8 +155,6 @@ class Isolate(SinkDecorator):
     """Finds the bad items of a refused batch by writing its halves, and delivers the others.
 
     Args:
-        max_writes: limit on the writes for one batch; items not separated by then fail together.
-            Default: only the limit that bisection implies.
         classify: a function from an exception to its `ErrorClass`, or to `None` for any other
             exception; consulted before the sink's own.
 
@@ -195,10 +184,7 @@ class Isolate(SinkDecorator):
         [2]
     """
 
-    def __init__(
-        self, *, max_writes: int | None = None, classify: Classifier | None = None
-    ) -> None:
-        self.max_writes = checks.optional_count("max_writes", max_writes)
+    def __init__(self, *, classify: Classifier | None = None) -> None:
         if classify is not None and not callable(classify):
             raise checks.bad(
                 "classify",
@@ -215,7 +201,7 @@ class Isolate(SinkDecorator):
         return _IsolateSink(sink, self)
 
     def __repr__(self) -> str:
-        return "Isolate()" if self.max_writes is None else f"Isolate(max_writes={self.max_writes})"
+        return "Isolate()"
 
 
 class _IsolateSink(WrappingSink[T]):
@@ -237,17 +223,15 @@ class _IsolateSink(WrappingSink[T]):
         if not errors:
             return None
         final: dict[int, BaseException] = {}
-        left: list[tuple[Sequence[int], BaseException]] = []
-        """Remaining parts, the next one last, each with the error that caused its halving."""
+        left: list[Sequence[int]] = []
+        """Remaining parts, the next one last."""
         final_error = self._sort(batch, range(len(batch)), errors, final, left)
-        writes = 1
         while left:
-            part, why = left.pop()
-            if final_error is not None or writes == self._settings.max_writes:
-                final.update(dict.fromkeys(part, why if final_error is None else final_error))
+            part = left.pop()
+            if final_error is not None:
+                final.update(dict.fromkeys(part, final_error))
                 continue
             errors = await send(self.inner, batch.pick(part))
-            writes += 1
             final_error = self._sort(batch, part, errors, final, left)
         return WriteResult.failed(batch, final) if final else None
 
@@ -257,22 +241,22 @@ class _IsolateSink(WrappingSink[T]):
         part: Sequence[int],
         errors: Mapping[int, BaseException],
         final: dict[int, BaseException],
-        left: list[tuple[Sequence[int], BaseException]],
+        left: list[Sequence[int]],
     ) -> BaseException | None:
         """Halve the items that were refused together, and keep the other errors; return the error
         that stops the remaining parts, if any.
         """
         kept: dict[int, BaseException] = {}
-        together: list[tuple[Sequence[int], BaseException]] = []
+        together: list[Sequence[int]] = []
         for error, indices in by_error(errors):
             if len(indices) > 1 and classified(error, self.classify) is ErrorClass.PERMANENT:
-                together.append(([part[index] for index in indices], error))
+                together.append([part[index] for index in indices])
             else:
                 kept.update(dict.fromkeys(indices, error))
-        for items, error in reversed(together):
+        for items in reversed(together):
             batch.hold(items)
             middle = len(items) // 2
-            left += [(items[middle:], error), (items[:middle], error)]
+            left += [items[middle:], items[:middle]]
         return keep(final, batch, part, kept, self.classify)
 
     def __repr__(self) -> str:
@@ -305,21 +289,15 @@ def keep(
     return stops
 
 
-def measured(
-    batch: Batch[T], size_of: Callable[[T], int] | None
-) -> tuple[Sequence[int], dict[int, BaseException]]:
-    """The items' sizes in bytes, and an error for each unmeasurable item (its size is then 0).
-
-    The size comes from `size_of`, or else from the batcher, or else from the length of bytes-like
-    items.
-    """
-    if size_of is None and batch.sizes is not None:
+def measured(batch: Batch[T]) -> tuple[Sequence[int], dict[int, BaseException]]:
+    """The items' sizes in bytes, and an error for each unmeasurable item (its size is then 0)."""
+    if batch.sizes is not None:
         return batch.sizes, {}
     sizes: list[int] = []
     errors: dict[int, BaseException] = {}
     for index, item in enumerate(batch):
         try:
-            sizes.append(_size_of_bytes(item) if size_of is None else size_of(item))
+            sizes.append(_size_of_bytes(item))
         except Exception as error:
             errors[index] = _not_measured(item, error)
             sizes.append(0)
@@ -331,7 +309,7 @@ def _size_of_bytes(item: object) -> int:
         return len(item)
     if isinstance(item, memoryview):
         return item.nbytes
-    raise TypeError("give size_of= to the decorator or to the batcher, unless items are bytes-like")
+    raise TypeError("give size_of= to the batcher, unless items are bytes-like")
 
 
 def _not_measured(item: object, error: Exception) -> PermanentError:

@@ -6,19 +6,11 @@ Provisional: its public names may change in a minor release.
 - `rows`: rows in the driver's form; `values`: what columns take; `order`: the order of keys.
 - `plan`: an open table and its statements; `dialects`: the databases; `engine`, `pooled`:
   connections; `errors`: the classes of errors.
-- `effects`: handlers with effects in SQLite.
 """
 
-from typing import TYPE_CHECKING
-
-from .._core.public import later, publish_all
+from .._core.public import publish_all
 from .sink import SqlSink
 
-if TYPE_CHECKING:
-    from .effects import SQLiteEffects
-else:
-    __getattr__, __dir__ = later(__name__, {"effects": ["SQLiteEffects"]})
-
-__all__ = ["SQLiteEffects", "SqlSink"]
+__all__ = ["SqlSink"]
 
 publish_all(__name__, "sluicegate.sql")

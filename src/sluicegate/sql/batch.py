@@ -2,12 +2,9 @@
 
 1. A row that cannot be written is refused in advance; in a batch with keys, later rows of its key
    are left out.
-2. If rows are replaced, only the row of each key is written that takes effect: the last one; with a
-   version, the first one with the highest version. If only the database can compare their keys or
-   versions, all of them are written, one after another.
+2. Rows of one key are written in the order of the batch, also by one statement, so the last one
+   takes effect; with a version, the first one with the highest version.
 3. Rows of different keys are written in the order of the key (see `order`).
-4. If a row is at fault, all rows are written one after another, so earlier rows count even if the
-   last row of their key is refused.
 """
 
 from __future__ import annotations
@@ -89,44 +86,9 @@ class SqlBatch:
         return divide(rows, max(1, most), self._largest)
 
     @cached_property
-    def latest(self) -> list[Sequence[SqlRow]]:
-        """The rows that are written if none is at fault, in the order in which they are: those that
-        take effect, in as few groups as the database allows.
-        """
-        return [self._arrange(rows) for rows in self._groups()]
-
-    def _groups(self) -> list[Sequence[SqlRow]]:
+    def arranged(self) -> Sequence[SqlRow]:
+        """The rows in the order in which they are written if none is at fault."""
         plan, rows = self._plan, self.rows
-        if plan.target.mode != "update" or len(rows) < 2:
-            return [rows]
-        keys = [self._key_of(row) for row in rows]
-        if len({*keys}) == len(rows):
-            return [rows]
-        places = (
-            plan.key_places
-            if plan.version_place is None
-            else (*plan.key_places, plan.version_place)
-        )
-        if plan.replaces_all and all(self._compares(rows, place) for place in places):
-            return [self._last(keys)]
-        return [rows]
-
-    def _compares(self, rows: Sequence[SqlRow], place: int) -> bool:
-        order = self._plan.orders.get(place)
-        return order is not None and order.compares([row.values[place] for row in rows])
-
-    def _last(self, keys: Sequence[tuple[Any, ...]]) -> Sequence[SqlRow]:
-        at = self._plan.version_place
-        latest: dict[tuple[Any, ...], SqlRow] = {}
-        for key, row in zip(keys, self.rows, strict=True):
-            before = latest.get(key)
-            if before is None or at is None or before.values[at] < row.values[at]:
-                latest[key] = row
-        return [*latest.values()]
-
-    def _arrange(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
-        """The rows in the order of their key, if they can be sorted here."""
-        plan = self._plan
         if plan.keeps_arrival or not plan.key or len(rows) < 2:
             return rows
         columns: list[Sequence[Any]] = []
@@ -138,25 +100,3 @@ class SqlBatch:
             columns.append(values)
         keys = columns[0] if len(columns) == 1 else [*zip(*columns, strict=True)]
         return [rows[place] for place in sorted(range(len(rows)), key=keys.__getitem__)]
-
-    def _key_of(self, row: SqlRow) -> tuple[Any, ...]:
-        return tuple([row.values[place] for place in self._plan.key_places])
-
-    def once(self, rows: Sequence[SqlRow]) -> list[Sequence[SqlRow]]:
-        """All rows in order; if rows are replaced, divided so that each part has a key only once."""
-        if self._plan.target.mode != "update":
-            return [rows]
-        found: list[Sequence[SqlRow]] = []
-        part: list[SqlRow] = []
-        keys: set[tuple[Any, ...]] = set()
-        for row in rows:
-            if row.index in self.answer.errors:
-                continue
-            key = self._key_of(row)
-            if key in keys:
-                found.append(part)
-                part = []
-                keys.clear()
-            keys.add(key)
-            part.append(row)
-        return [*found, part]

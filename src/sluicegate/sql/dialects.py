@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from .._core.values.rows import RowTarget
-
 
 TEMPORARY = "sluicegate_compared"
 """The temporary table of rows to compare."""
@@ -37,8 +35,6 @@ class SqlDialect:
     """A database and its SQL."""
 
     name = ""
-    shown = ""
-    """The database's name in messages."""
     is_single_writer = False
     """Whether the database allows one writer at a time."""
     begin = "BEGIN"
@@ -47,15 +43,6 @@ class SqlDialect:
     """The beginning of an insertion."""
     drop_temporary = f"DROP TABLE IF EXISTS temp.{TEMPORARY}"
     """Drop the temporary table of rows to compare, if it exists."""
-
-    explains = True
-    """Whether `EXPLAIN` needs the privileges of the explained statement."""
-
-    def rights(self, target: RowTarget) -> Sequence[str]:
-        """The privileges of the table that every write needs."""
-        updates = ["UPDATE"] if target.mode == "update" else []
-        reads = ["SELECT"] if target.mode != "error" else []
-        return ["INSERT", *updates, *reads]
 
     def temporary(self, query: str) -> str:
         """Create the temporary table with the columns of a query, whose first one is a whole
@@ -105,20 +92,9 @@ class SqlDialect:
         """The unique keys of a table besides the primary key, by column names."""
         from sqlalchemy import inspect
 
-        look = inspect(con)
-        keys = [
-            tuple(each["column_names"])
-            for each in look.get_unique_constraints(table_name=table, schema=schema)
-        ]
-        for index in look.get_indexes(table_name=table, schema=schema):
-            columns = index["column_names"]
-            options: Any = index.get("dialect_options", {})
-            is_partial = any(
-                name.endswith("_where") and value is not None for name, value in options.items()
-            )
-            if index["unique"] and None not in columns and not is_partial:
-                keys.append(tuple(str(each) for each in columns))
-        return keys
+        found = inspect(con).get_indexes(table_name=table, schema=schema)
+        keys = [each["column_names"] for each in found if each["unique"]]
+        return [tuple(map(str, each)) for each in keys if None not in each]
 
     def ignore(self, quoted: Sequence[str], key: Sequence[str] | None) -> str:
         """The clause that leaves an existing row unchanged."""
@@ -145,9 +121,7 @@ class Sqlite(SqlDialect):
     """SQLite, in a file."""
 
     name = "sqlite"
-    shown = "SQLite"
     is_single_writer = True
-    explains = False
     begin = "BEGIN IMMEDIATE"
     insert = "INSERT OR ABORT"
     """Overrides `ON CONFLICT IGNORE` and `REPLACE` of constraints, which drop rows without an error."""
@@ -191,14 +165,7 @@ class MySql(SqlDialect):
     """MySQL and MariaDB."""
 
     name = "mysql"
-    shown = "MySQL or MariaDB"
     drop_temporary = f"DROP TEMPORARY TABLE IF EXISTS {TEMPORARY}"
-
-    def rights(self, target: RowTarget) -> Sequence[str]:
-        """A conflict that is ignored also updates its row."""
-        if target.mode == "error":
-            return super().rights(target)
-        return ["INSERT", "UPDATE", "SELECT"]
 
     def temporary(self, query: str) -> str:
         """With a primary key, since sql_require_primary_key may be on."""

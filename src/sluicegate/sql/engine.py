@@ -26,7 +26,6 @@ from weakref import WeakSet
 
 from .._core.addresses import UNSET, Options, split, unreadable
 from .._core.checks import bad
-from .._core.clock import LOOP_CLOCK
 from .._core.errors import ConfigError, MissingExtra
 from .._core.extras import need
 from .._core.runtime.threads import close_within
@@ -226,15 +225,6 @@ class SqlEngine:
     async def _dispose(self) -> None:
         """Close the idle connections of the sink's own engine."""
         await asyncio.get_running_loop().run_in_executor(None, self.sync.dispose)
-
-    async def renew(self) -> None:
-        """Close the idle connections of the sink's own engine: their prepared statements are for an
-        earlier form of the table. Suspends for a bounded time.
-        """
-        if self._closes:
-            with contextlib.suppress(TimeoutError):
-                async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
-                    await self._dispose()
 
     async def close(self) -> None:
         """Close the connections of the sink's own engine.

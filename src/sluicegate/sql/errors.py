@@ -97,7 +97,6 @@ _MYSQL = {
     4031: _T,  # idle for too long
     4151: _R,  # the user is locked
 }
-_NO_PRIVILEGE = frozenset({1142, 1143})
 MYSQL_TWICE = frozenset({1062, 1586})
 SQLITE_TWICE = frozenset({"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY"})
 _BEFORE_SENDING = frozenset(
@@ -143,14 +142,6 @@ def is_twice(error: BaseException) -> bool:
         if (number := _number(original)) is not None:
             return number in MYSQL_TWICE
     return False
-
-
-def missing_privilege(error: BaseException) -> str | None:
-    """The driver's text if the user lacks a privilege of the table; `None` for any other error."""
-    for each in map(_original, causes(error)):
-        if _number(each) in _NO_PRIVILEGE:
-            return text_of(each)
-    return None
 
 
 def is_lost(error: BaseException) -> bool:

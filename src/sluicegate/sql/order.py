@@ -6,8 +6,6 @@
    of MySQL and MariaDB, whose usual collations ignore case and trailing spaces, these are also
    ignored here; such text is sorted only if it consists of characters that no known collation
    confuses.
-3. Keys and versions are compared here only if Python certainly gives the database's answer.
-   Otherwise the database compares them: all rows are written.
 """
 
 from __future__ import annotations
@@ -24,12 +22,10 @@ if TYPE_CHECKING:
 
 
 _TYPES: dict[str, type] = {
-    "SMALLINT": int,
-    "INTEGER": int,
-    "BIGINT": int,
+    **dict.fromkeys(("TINYINT", "SMALLINT", "MEDIUMINT", "INTEGER", "BIGINT"), int),
     "DATE": date,
+    "VARBINARY": bytes,
 }
-_OF_MYSQL: dict[str, type] = {"MEDIUMINT": int, "TINYINT": int, "VARBINARY": bytes}
 _BY_LETTERS = re.compile(
     r"(?:ascii|latin1|utf8|utf8mb3|utf8mb4)_"
     r"(?:bin|nopad_bin|(?:general|unicode|unicode_520|swedish)(?:_nopad)?_ci)"
@@ -44,42 +40,31 @@ class SqlOrder:
     """The values of a column that can be sorted here."""
 
     kind: type
-    is_exact: bool = True
-    """Whether Python also tells which values are equal."""
     most: int | None = None
     """Maximum length: the database may cut spaces off longer text."""
-
-    def compares(self, values: Sequence[Any]) -> bool:
-        """Whether Python and the database compare these values alike."""
-        return self.is_exact and self._has(values)
 
     def sort_keys(self, values: Sequence[Any]) -> Sequence[Any] | None:
         """The values by which rows are sorted, in which equal keys are equal; `None` if they cannot
         be sorted here.
         """
-        if not self._has(values):
+        if {*map(type, values)} != {self.kind}:
             return None
-        if self.is_exact:
+        if self.kind is not str:
             return values
+        if self.most is not None and max(map(len, values)) > self.most:
+            return None
         if _LETTERS.fullmatch("".join(values)) is None:
             return None
         return [value.rstrip(" ").lower() for value in values]
 
-    def _has(self, values: Sequence[Any]) -> bool:
-        if {*map(type, values)} != {self.kind}:
-            return False
-        return self.most is None or max(map(len, values)) <= self.most
 
-
-def order_of(kind: TypeEngine[Any], dialect: str, collation: str | None) -> SqlOrder | None:
-    """The values of a column that can be sorted here; `None` if there are none."""
+def order_of(kind: TypeEngine[Any], collation: str | None) -> SqlOrder | None:
+    """The values of a column of MySQL that can be sorted here; `None` if there are none."""
     from sqlalchemy import String
 
-    if dialect == "mysql" and collation is not None:
+    if collation is not None:
         is_known = _BY_LETTERS.fullmatch(collation) is not None
         length = kind.length if isinstance(kind, String) else None
-        return SqlOrder(str, is_exact=False, most=length) if is_known else None
-    # a text of SQLite may have any collation, which is not reported
-    name = type(kind).__name__
-    python = _TYPES.get(name) or (_OF_MYSQL.get(name) if dialect == "mysql" else None)
+        return SqlOrder(str, length) if is_known else None
+    python = _TYPES.get(type(kind).__name__)
     return None if python is None else SqlOrder(python)

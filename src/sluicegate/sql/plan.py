@@ -72,13 +72,6 @@ class SqlPlan:
         return tuple(columns.index(each) for each in self.key or ())
 
     @property
-    def replaces_all(self) -> bool:
-        """Whether a row replaces every column of an earlier one except those of the key."""
-        return self.target.update is None or {*self.target.update, *(self.key or ())} == {
-            *self.target.columns
-        }
-
-    @property
     def version_place(self) -> int | None:
         """The place of the version in a row."""
         version = self.target.version
@@ -99,18 +92,6 @@ class SqlPlan:
             f"{self.dialect.insert} INTO {self.table} ({', '.join(self.quoted)}) "  # names are quoted
             f"VALUES {rows}{self.clause}"
         )
-
-    def explain(self, con: Connection) -> None:
-        """Let the server explain the statement for one row, which writes nothing.
-
-        It waits for a locked table for a second at most.
-        """
-        con.exec_driver_sql("SET @sluicegate_wait = @@SESSION.lock_wait_timeout")
-        con.exec_driver_sql("SET SESSION lock_wait_timeout = 1")
-        try:
-            con.exec_driver_sql(f"EXPLAIN {self.insert(1)}", (None,) * len(self.quoted)).close()
-        finally:
-            con.exec_driver_sql("SET SESSION lock_wait_timeout = @sluicegate_wait")
 
     @property
     def compared_table(self) -> str:
@@ -306,7 +287,7 @@ def _orders(
     con: Connection, dialect: SqlDialect, target: RowTarget, types: Mapping[str, TypeEngine[Any]]
 ) -> dict[int, SqlOrder]:
     collations = dialect.collations(con, target.table, target.schema)
-    found = [order_of(types[each], dialect.name, collations.get(each)) for each in target.columns]
+    found = [order_of(types[each], collations.get(each)) for each in target.columns]
     return {place: order for place, order in enumerate(found) if order is not None}
 
 

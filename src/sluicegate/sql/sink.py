@@ -7,7 +7,6 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .._core import checks
-from .._core.checks import bad
 from .._core.classify import classified
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import (
@@ -28,7 +27,7 @@ from .._core.values.rows import RowMaker, RowTarget, column_names, optional_name
 from .batch import SqlBatch
 from .dialects import dialect_of
 from .engine import EngineGiven
-from .errors import classify_sql, for_connecting, missing_privilege
+from .errors import classify_sql, for_connecting
 from .plan import read_plan
 from .rows import SqlRow
 from .values import needed
@@ -61,7 +60,8 @@ class SqlSink(Openable):
     """Writes items as rows of one table of MySQL, MariaDB or SQLite, with SQLAlchemy 2.
 
     A write is one transaction. A row that the database refuses, or that it would silently change,
-    fails alone with `PermanentError`; the other rows are stored. Items become rows as in
+    fails alone with `PermanentError`; the other rows are stored. If a constraint that is deferred to
+    the COMMIT refuses it, the whole write fails, and `Isolate` finds the row. Items become rows as in
     `PostgresSink`.
 
     Args:
@@ -186,7 +186,6 @@ class SqlSink(Openable):
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + ANSWER_WITHIN):
                 await table.read()
-                await table.check_rights()
         except ConfigError:
             raise
         except TimeoutError as error:
@@ -232,30 +231,8 @@ class OpenSqlTable:
 
     async def read(self) -> None:
         """Read the current table. Raises `ConfigError` if the rows do not fit it."""
-        before, self._plan = (
-            self._plan,
-            await self._look(lambda con: read_plan(con, self._target, self._dialect)),
-        )
-        if before is not None and before.description != self._plan.description:
-            await self.engine.renew()
+        self._plan = await self._look(lambda con: read_plan(con, self._target, self._dialect))
         self._read_at = LOOP_CLOCK.now()
-
-    async def check_rights(self) -> None:
-        """Raise `ConfigError` if the user lacks a privilege of the table.
-
-        The server explains the statement of a write, which needs the privileges of the statement
-        and writes nothing. No other error counts.
-        """
-        if not self._dialect.explains:
-            return
-        try:
-            await self._look(self.plan.explain)
-        except Exception as error:
-            if (told := missing_privilege(error)) is None:
-                return
-            rights = ", ".join(self._dialect.rights(self._target))
-            rule = f"the user lacks a privilege ({told}); grant {rights} on table {self.plan.table}"
-            raise bad("table", self._target.table, rule) from error
 
     async def store(self, batch: Batch[Any]) -> WriteResult | None:
         """Write a batch; see `SqlSink.write`."""
@@ -273,12 +250,7 @@ class OpenSqlTable:
             await self._read_again()
             errors = dict(found)
             rows = self._batch(batch, indices, given, errors)
-            try:
-                await self.engine.run(SqlWriter(self.plan, rows).write_carefully)
-            except BlamedRow:  # refused by the COMMIT
-                errors = dict(found)
-                rows = self._batch(batch, indices, given, errors)
-                await self.engine.run(SqlWriter(self.plan, rows).write_singly)
+            await self.engine.run(SqlWriter(self.plan, rows).write_carefully)
         except Exception:
             self._read_at = float("-inf")  # such as of a statement above the server's new limit
             raise

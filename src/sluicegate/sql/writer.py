@@ -6,8 +6,7 @@
    savepoints: a refused part is halved until the bad row is alone. The other rows are stored.
 3. If a conflict is an error, a row whose earlier attempt has an unknown outcome is looked up by its
    key, and compared with the stored row: see `KeyConflicts`.
-4. If the COMMIT itself is refused, for example by a deferred constraint, each row has its own
-   transaction.
+4. If the COMMIT itself is refused, by a deferred constraint, no row is blamed alone.
 
 Stored rows that have the keys of the rows of a write, compared by the database's own types.
 
@@ -79,9 +78,8 @@ class SqlWriter:
         """Write all rows. Raises `BlamedRow`, with nothing stored, if a row may be at fault."""
         try:
             self._begin(con)
-            for rows in self._batch.latest:
-                for part in self._batch.parts(self._without_stored(con, rows)):
-                    self._insert(con, part)
+            for part in self._batch.parts(self._without_stored(con, self._batch.arranged)):
+                self._insert(con, part)
         except Exception as error:
             _roll_back(con)
             self._raise(error)
@@ -91,79 +89,30 @@ class SqlWriter:
         """Write all rows with one statement, which commits by itself. Raises the same errors as
         `write`.
         """
-        (rows,) = self._batch.latest
         try:
-            self._insert(con, rows)
+            self._insert(con, self._batch.arranged)
         except Exception as error:
             if is_lost(error) and not _is_by_rows(error):
                 raise UnknownOutcomeError(f"the connection was lost: {error}") from error
             self._raise(error)
 
     def write_carefully(self, con: Connection) -> None:
-        """Write every acceptable row; refused rows are in the answer."""
+        """Write every acceptable row; refused rows are in the answer. Raises `PermanentError` if the
+        COMMIT is refused.
+        """
         try:
             self._begin(con)
-            rows = self._without_stored(con, self._batch.rows)
-            for once in self._batch.once(rows):
-                for part in self._batch.parts(once):
-                    self._divide(con, part)
+            for part in self._batch.parts(self._without_stored(con, self._batch.rows)):
+                self._divide(con, part)
         except Exception as error:
             _roll_back(con)
             if is_lost(error):
                 raise _outage(error) from error
             raise
-        self._commit(con)
-
-    def write_singly(self, con: Connection) -> None:
-        """Write each row in its own transaction. Refused rows are in the answer; so is an error
-        that ends the write, for each remaining row.
-        """
         try:
-            self._begin(con)
-            rows = self._without_stored(con, self._batch.rows)
-        finally:
-            _roll_back(con)
-        for at, row in enumerate(rows):
-            if self._batch.is_stopped(row):
-                continue
-            is_written = False
-            try:
-                self._begin(con)
-                self._insert(con, [row])
-                is_written = True
-                con.exec_driver_sql("COMMIT")
-                self._fresh.append(row)
-            except Exception as error:
-                _roll_back(con)
-                ended = self._blame_alone(con, row, error) if _is_by_rows(error) else error
-                if ended is not None:
-                    self._leave(rows[at:], ended, in_doubt=is_written and ended is error)
-                    return
-
-    def _blame_alone(self, con: Connection, row: SqlRow, error: Exception) -> Exception | None:
-        """As `_blame`, outside a transaction; return an error that ends the write."""
-        try:
-            self._begin(con)
-            self._blame(con, row, error)
-        except Exception as ended:
-            return ended
-        finally:
-            _roll_back(con)
-        return None
-
-    def _leave(self, rows: Sequence[SqlRow], error: Exception, *, in_doubt: bool) -> None:
-        """Fail the rows at which an error has ended the write; with `in_doubt` the first one may be
-        stored.
-        """
-        for row in rows:
-            if self._batch.is_stopped(row):
-                continue
-            if not is_lost(error):
-                self._batch.answer.errors[row.index] = error
-            elif in_doubt and row is rows[0]:
-                self._batch.answer.errors[row.index] = caused(_unknown_commit(error), error)
-            else:
-                self._batch.answer.errors[row.index] = caused(_outage(error), error)
+            self._commit(con)
+        except BlamedRow as blamed:
+            raise _refusal("the COMMIT", blamed.__cause__ or blamed) from blamed
 
     def _insert(self, con: Connection, rows: Sequence[SqlRow]) -> None:
         """Run the statement for these rows."""
@@ -194,9 +143,7 @@ class SqlWriter:
         if row.is_maybe and is_twice(error):
             self._verify_refused(con, row, error)
             return
-        made = PermanentError(f"the database refuses the row ({_text(error)})")
-        summary = f"the database refuses the row ({type(error).__name__})"  # without its values
-        self._batch.refuse(row, caused(made, error, summary=summary))
+        self._batch.refuse(row, _refusal("the row", error))
 
     def _without_stored(self, con: Connection, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """Leave out rows whose earlier attempt has an unknown outcome and whose key is taken.
@@ -307,9 +254,11 @@ def _roll_back(con: Connection) -> None:
         con.invalidate()
 
 
-def _text(error: BaseException) -> str:
+def _refusal(what: str, error: BaseException) -> PermanentError:
     original = getattr(error, "orig", None)
-    return str(error if original is None else original)
+    made = PermanentError(f"the database refuses {what} ({original or error})")
+    summary = f"the database refuses {what} ({type(error).__name__})"  # without its values
+    return caused(made, error, summary=summary)
 
 
 def stored_rows(

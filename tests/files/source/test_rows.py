@@ -96,7 +96,6 @@ async def test_rows_of_csv_are_those_of_its_reader(tmp_path: Path, real_clock: L
     assert await rows(tmp_path, content, "a.csv") == expected
     assert await rows(tmp_path, "\ufeff" + content, "b.csv") == expected
     assert await rows(tmp_path, GZIP(content.encode()), "c.csv.gz") == expected
-    assert await rows(tmp_path, content.encode("latin-1"), "d.csv", encoding="latin-1") == expected
     assert await rows(tmp_path, "", "e.csv") == []
     assert await rows(tmp_path, "name,said\n", "f.csv") == []
 
@@ -241,8 +240,6 @@ async def test_a_large_file_without_a_line_takes_little_memory(
         ({"state": ""}, "state"),
         ({"files_at_once": 0}, "files_at_once"),
         ({"max_row_bytes": 0}, "max_row_bytes"),
-        ({"encoding": "utf-16"}, "encoding"),
-        ({"encoding": "none"}, "encoding"),
     ],
 )
 def test_a_bad_argument_is_named(given: dict[str, Any], said: str) -> None:

@@ -1,6 +1,6 @@
 """The arguments of `sluicegate dlq`: the store, the selection of letters, and the rest.
 
-A store is a PostgreSQL DSN, a URL of a Kafka topic, or the path of a file or of a spool.
+A store is a PostgreSQL DSN, a URL of a Kafka topic, or the path of a file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from ...letters.letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection
 from ...letters.store import StoreError
 from ..console import UseError
 from ..parser import DSN, count, when
-from ..spool.letters import SpoolStore, is_spool
 from . import FileStore, PostgresStore
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def dlq_options(parser: Parser) -> None:
         command = add(name, text, f"sluicegate dlq {name} {_EXAMPLES[name]}")
         command.add_argument(
             "store",
-            help="path of a file written by FileSink, or of a spool; postgresql://...; "
+            help="path of a file written by FileSink; postgresql://...; "
             "kafka://HOST:PORT/TOPIC written by KafkaSink; missing parts come from PG* and KAFKA_* "
             "variables",
         )
@@ -173,7 +172,7 @@ def store_of(name: str, table: str, schema: str | None) -> Store:
     """Return the store of dead letters with this name, not opened.
 
     A URL of a topic is a `KafkaStore`, a PostgreSQL DSN a `PostgresStore` with this table and
-    schema, and anything else the path of a `SpoolStore` or a `FileStore`. Raises `StoreError` for
+    schema, and anything else the path of a `FileStore`. Raises `StoreError` for
     any other URL, and `ConfigError` for a bad table.
     """
     if is_topic(name):
@@ -181,8 +180,7 @@ def store_of(name: str, table: str, schema: str | None) -> Store:
 
         return KafkaStore(name, os.environ)
     if not is_dsn(name):
-        path = path_of(name)
-        return SpoolStore(path) if is_spool(path) else FileStore(path)
+        return FileStore(path_of(name))
     return PostgresStore(name, check_table(table), schema)
 
 

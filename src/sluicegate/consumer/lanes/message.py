@@ -75,14 +75,14 @@ class Message(Entry):
     def connection(self) -> Any:
         """The connection whose transaction commits together with the position of this message.
 
-        It exists only while the handler of a `flow.transaction` into `PostgresEffects` or
-        `SQLiteEffects` runs. Raises `ClosedError` otherwise.
+        It exists only while the handler of a `flow.transaction` into `PostgresEffects`
+        runs. Raises `ClosedError` otherwise.
         """
         connection = getattr(self, "_connection", None)
         if connection is None:
             raise ClosedError(
                 f"{self!r} has a connection only while its handler runs in a transaction: "
-                "flow.transaction(source, PostgresEffects(dsn), handler), or SQLiteEffects(path)"
+                "flow.transaction(source, PostgresEffects(dsn), handler)"
             )
         return connection
 

@@ -26,7 +26,6 @@ class FileOptions:
     format: Format | None
     key: str | Callable[[Any], object] | None
     csv_options: Mapping[str, Any]
-    encoding: str
     files_at_once: int
     max_row_bytes: int
 
@@ -61,7 +60,6 @@ class FileOptions:
                     start,
                     most_bytes=most,
                     options=self.csv_options,
-                    encoding=self.encoding,
                     column=column,
                 )
             return LineReader(file, start, most_bytes=most)

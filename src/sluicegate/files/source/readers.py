@@ -152,14 +152,12 @@ class CsvReader:
         *,
         most_bytes: int,
         options: Mapping[str, Any],
-        encoding: str,
         column: str | None,
     ) -> None:
         self._file = file
         self._start = start
         self._row = self._size = 0
         self._most_bytes = most_bytes
-        self._encoding = encoding
         self._column = column
         self._is_end = False
         self._error: UnicodeDecodeError | None = None
@@ -191,10 +189,10 @@ class CsvReader:
 
     def _decode(self, line: bytes) -> str:
         try:
-            return line.decode(self._encoding)
+            return line.decode()
         except UnicodeDecodeError as error:
             self._error = error
-            return line.decode(self._encoding, "surrogateescape")
+            return line.decode(errors="surrogateescape")
 
     def read(self, most: int) -> RowChunk:
         """Read the next rows."""
@@ -205,7 +203,7 @@ class CsvReader:
         except (BrokenFile, OSError) as error:
             broken = str(error)
         except (csv.Error, UnicodeDecodeError) as error:
-            broken = f"row {self._row} is not CSV in {self._encoding} ({error})"
+            broken = f"row {self._row} is not CSV in UTF-8 ({error})"
         next_row = max(self._row, self._start)
         return RowChunk(rows, next_row, is_end, broken)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -38,7 +37,7 @@ class FileSource:
     Each file is a partition, and the offset of a record is the number of its row, starting at 0.
     The topic is the subscription; the header `file` is the path relative to the directory. The
     timestamp is the modification time of the file. The value is a line of NDJSON in bytes,
-    unchanged, or a row of CSV or Parquet as a `dict`.
+    unchanged, or a row of CSV (in UTF-8) or Parquet as a `dict`.
 
     The files that exist when the source is opened are read, and the source ends. A file is recorded
     when it is found. If its content changes later, if it vanishes before it is finished, or if it
@@ -67,7 +66,6 @@ class FileSource:
         csv_options: any options of `csv.DictReader`, such as `{"delimiter": ";"}`, or `fieldnames`
             for files without a header. Quoting is strict by default. A field is limited by
             `csv.field_size_limit()`, which is 131,072 characters unless the application sets it.
-        encoding: the encoding of CSV files; default UTF-8.
         max_row_bytes: the most bytes in a line of NDJSON or a row of CSV; default 16 MiB. A longer
             row is damage.
 
@@ -90,7 +88,6 @@ class FileSource:
         state: str | os.PathLike[str] | None = None,
         files_at_once: int = 1,
         csv_options: Mapping[str, Any] | None = None,
-        encoding: str = "utf-8",
         max_row_bytes: int = 16 << 20,
     ) -> None:
         chosen = checks.choice("format", format, _FORMATS)
@@ -105,7 +102,6 @@ class FileSource:
             format=None if chosen == "auto" else cast("Any", chosen),
             key=key,
             csv_options=dict(csv_options or {}),
-            encoding=_checked_encoding(encoding),
             files_at_once=checks.count("files_at_once", files_at_once),
             max_row_bytes=checks.count("max_row_bytes", max_row_bytes),
         )
@@ -165,13 +161,3 @@ class FileSource:
     def __repr__(self) -> str:
         options = self._options
         return f"FileSource({str(options.files)!r}, subscription={options.subscription!r})"
-
-
-def _checked_encoding(encoding: str) -> str:
-    try:
-        ends_lines = "\n".encode(codecs.lookup(encoding).name) == b"\n"
-    except (LookupError, TypeError):
-        ends_lines = False
-    if not ends_lines:
-        raise bad("encoding", encoding, "must be an encoding with ASCII line ends")
-    return encoding

@@ -32,8 +32,6 @@ class Lock:
 
     def acquire(self) -> Self:
         """Take the lock, in a `turn`. Raises `ConfigError` if another process or object has it."""
-        if sys.platform == "win32":
-            raise ConfigError("a spool needs the file locks of POSIX, which Windows does not have")
         if _held.get(self.path) == os.getpid():
             raise self._is_taken(f"this process ({os.getpid()})")
         file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
