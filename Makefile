@@ -39,7 +39,7 @@ $(VENV)/.demo-spark: pyproject.toml $(VENV)/.demo
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.demo
-	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[all,pipeline,tune,testing-kafka,testing-nats]' --group dev
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[all,pipeline,testing-kafka,testing-nats]' --group dev
 	@touch $@
 
 demo: $(VENV)/.demo  ## flights into a database that is killed on the way, and through Kafka where it can be started

@@ -32,7 +32,6 @@ OURS = {
     r"sluicegate\.consumer\.operating\.probes\.Probes\.__call__": "the interface of ASGI",
     r"sluicegate\.(postgres\.Postgres|sql\.SQLite)Effects\.(transaction|write)": "called by `flow.transaction`",
     r"sluicegate\.testing\.conformance\.SourceConformance\.\w+": "called by the suite's own tests",
-    r"sluicegate\.flow\.(Transactional)?Pipe\.steps": "read by `sluicegate dlq replay --pipe`",
     r"sluicegate\.flow\.Spool\.in_front_of": "called by the batcher",
     r"sluicegate\.flow\.spooling\.(sinks\.SpoolSink|source\.SpoolSource)\.__init__": "made by a `Spool`",
     r"sluicegate\.flow\.spooling\.source\.SpoolSource\.decoded": "called by the sender",

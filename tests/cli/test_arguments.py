@@ -43,11 +43,6 @@ def test_the_version_is_the_one_that_runs(capsys: pytest.CaptureFixture[str]) ->
     ("package", "arguments", "extra"),
     [
         ("asyncpg", ["dlq", "init", "postgresql://x"], "postgres"),
-        (
-            "matplotlib",
-            ["tune", "json:dumps", "--items", "builtins:str", "--plot", "a.svg"],
-            "tune",
-        ),
     ],
 )
 def test_a_package_that_is_missing_is_named_in_one_line(

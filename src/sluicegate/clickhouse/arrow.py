@@ -68,6 +68,8 @@ _SECONDS = {"DateTime": (0, 2**32), "DateTime64": (-2_208_988_800, 10_413_792_00
 """The range of a time in seconds since 1970, without its end."""
 _DAYS = {"Date": (0, 2**16), "Date32": (-25_567, 120_530)}
 """The range of a date in days since 1970, without its end."""
+_MISFITS = (ValueError, TypeError, OverflowError, pa.ArrowException)
+"""What Arrow raises for a value that it cannot convert."""
 pc: Any = compute
 """Untyped: its functions are created at import."""
 
@@ -249,7 +251,7 @@ class TargetColumn:
         """Convert Python values to an array. Raises the error of the first invalid value."""
         rule, form = self._rule, self._form
         if self._is_strict or rule.plain.issuperset(map(type, values)):
-            with suppress(Exception):  # the conversion below raises a clearer error
+            with suppress(*_MISFITS):  # the conversion below raises a clearer error
                 made = pa.array(values, self.type)
                 if self._kind.is_nullable or not made.null_count:
                     _check_range(self._kind, made)

@@ -22,7 +22,7 @@ from .._core.keywords import known_arguments
 from .._core.sink import Capabilities, WriteResult
 from .._core.values.rows import check_name, optional_names
 from ..http.client import HttpBase
-from ..http.config import MAX_ANSWER_BYTES, MAX_BYTES, HttpAccess, access_of, endpoint
+from ..http.config import MAX_BYTES, HttpAccess, access_of, endpoint
 from ..http.write import RequestFormat
 from .errors import ALTERED, ClickHouseError, code_of, for_code
 from .server import TOKEN_SETTING, TableName, base_url, check_settings, keeps_tokens, own_settings
@@ -52,7 +52,7 @@ class ClickHouseSink(HttpBase):
     `PermanentError`. Most such rows are found before they are sent; if the server refuses an
     INSERT, its rows are sent again in parts until the bad rows are isolated.
 
-    `max_bytes`, `max_answer_bytes` and `pool_size` are those of `HttpSink`.
+    `max_bytes` and `pool_size` are those of `HttpSink`.
 
     Args:
         url: the server's URL, such as `"https://host:8443"`, or an `HttpAccess`. A user and
@@ -97,7 +97,6 @@ class ClickHouseSink(HttpBase):
         settings: Mapping[str, str | float] | None = None,
         compression: Literal["gzip", "zstd"] | None = None,
         max_bytes: int | None = MAX_BYTES,
-        max_answer_bytes: int = MAX_ANSWER_BYTES,
         pool_size: int | None = None,
     ) -> None:
         access = access_of(url)
@@ -123,7 +122,6 @@ class ClickHouseSink(HttpBase):
                 own_headers={"content-type": kind},
                 compression=compression,
                 max_bytes=max_bytes,
-                max_answer_bytes=max_answer_bytes,
                 pool_size=pool_size,
             ),
             reads_answers=True,

@@ -1,8 +1,8 @@
-"""Spools: their numbers and files, their items in pages, and the replay of parked items.
+"""Spools: their numbers and files, and their items in pages.
 
 A spool is read as by `sluicegate spool`: the owner of an open one answers, even if it is this
 process. It blocks, so a thread does it. Parked items can only be moved while no process has the
-spool open.
+spool open, so a command does that.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from .._core.errors import ConfigError
 from .._core.logs import for_log
 from .._core.text import text_of
 from ..cli.console import UseError
-from ..cli.spool.commands import replay_parked
 from ..cli.spool.view import viewed
 from ..letters.text import without_secrets
 from .door import Refused
-from .site import Done, Page, Plan, Section, action, needed, number_of
+from .site import Page, Section, needed, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,37 +134,8 @@ async def _item(page: Page) -> Response:
     )
 
 
-# -- actions ---------------------------------------------------------------------------------------
-
-
-async def _plan_replay(page: Page, form: Form) -> Plan:
-    name, path = _find(page, form)
-    found = await _in_thread(_numbers, path)
-    one = form.get("offset", "")
-    what = f"the parked item {one}" if one else f"{found['parked']:,} parked items"
-    owners = ", ".join(f"process {owner}" for owner in {*found["processes"].values()})
-    is_open = f"It is open in {owners}: stop that first, since only a closed spool can be changed."
-    return Plan(
-        question=f"Move {what} of {name} to the end of the spool?",
-        count=0 if owners else 1 if one else found["parked"],
-        fields={"spool": name, "offset": one},
-        back=page.url("spool", spool=name),
-        notes=[is_open] if owners else ["They are sent when the spool is opened."],
-    )
-
-
-async def _replay(page: Page, form: Form) -> Done:
-    name, path = _find(page, form)
-    offsets = [number_of(form, "offset")] if form.get("offset") else []
-    messages: list[str] = []
-    count = await _in_thread(replay_parked, path, offsets, messages.append)
-    text = f"{count:,} parked items of {name} are at its end, and are sent when it is opened."
-    return Done(text=text, count=count, back=page.url("spool", spool=name), lines=messages)
-
-
 SPOOLS = Section(
     title="Spools",
     pages={"spools": _spools, "spool": _spool, "spool-items": _items_page, "spool-item": _item},
     is_shown=lambda console: bool(console.spools),
-    actions={"replay-spool": action("Replay", _plan_replay, _replay)},
 )

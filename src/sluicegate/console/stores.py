@@ -29,8 +29,8 @@ class LetterStore:
     """A store of dead letters in the console, and the target of its replays.
 
     Args:
-        store: as in `sluicegate dlq`: the path of a file written by `FileSink`, a PostgreSQL DSN,
-            or the URL of a Kafka topic.
+        store: as in `sluicegate dlq`: the path of a file written by `FileSink`, a PostgreSQL DSN, or
+            the URL of a Kafka topic.
         name: its name in the console; default: `store` without user, password and
             options.
         table: the table, with PostgreSQL; default `"dead_letters"`.

@@ -16,13 +16,12 @@ from .._core.errors import ConfigError, ErrorClass
 from .._core.keywords import takes
 from .._core.source import TakesBack
 from ..batcher.batcher import Batcher, name_after
-from ..batcher.setup import DEFAULT_NAME
 from ..consumer.operated import Operated
 from ..consumer.options import OF_RECORD, Poison, pipe_limits
 from ..consumer.settings import checked_settings
 from .pump import Pump
 from .rows import PipedSchedule, RowEnds
-from .transform import FlowSteps, Transformer, checked_transform
+from .transform import Transformer, checked_transform
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -231,14 +230,6 @@ class Pipe(Operated):
         self._transform = checked_transform(transform)
         self._opened = Signal()
         self._has_ended = False
-
-    @property
-    def steps(self) -> FlowSteps:
-        """Its transform and sink, for dead letters that are sent again."""
-        setup = self._batcher.setup
-        batcher = self.name if setup.name == DEFAULT_NAME else setup.name
-        names = frozenset({self.name, batcher})
-        return FlowSteps(names, self._transform, setup.key, setup.sink)
 
     async def run(self) -> PipeReport:
         """Open the batcher and the source, move records until `stop`, a cancellation or the end of

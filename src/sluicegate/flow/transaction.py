@@ -32,7 +32,7 @@ from ..consumer.options import Poison, as_commits, pipe_limits
 from ..consumer.settings import check_left_to_source, checked_limits, checked_settings
 from .commits import PartitionEffects, PartitionTransactions
 from .positions import LeasedPositions, PositionKeeper
-from .transform import FlowSteps, Transformer, checked_transform
+from .transform import Transformer, checked_transform
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -251,13 +251,6 @@ class TransactionalPipe(Operated):
             super().__init__(source.with_positions(keeper), settings)
         self._opened = Signal()
         self._has_ended = False
-
-    @property
-    def steps(self) -> FlowSteps | None:
-        """Its transform and sink, for dead letters that are sent again; `None` with a handler."""
-        if self._handler is not None:
-            return None
-        return FlowSteps(frozenset({self.name}), self._transform, None, self._sink)
 
     async def run(self) -> DrainReport:
         """Open the sink and the source, move records until `stop`, a cancellation or the end of the

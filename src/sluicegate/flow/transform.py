@@ -17,7 +17,7 @@ from asyncio import gather
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from functools import lru_cache
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .._core import checks
 from .._core.checks import in_seconds
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .._core.retry_policy import RetryPolicy
-    from .._core.sink import Sink
     from ..consumer.lanes.message import Message
     from ..consumer.run import Run
 
@@ -58,24 +57,6 @@ TURN = 0.002
 Transform: TypeAlias = "Callable[[Message], object] | Callable[[Message], Awaitable[object]]"
 Transformed: TypeAlias = "list[Any] | Ack | ToDeadLetter | Terminate"
 """The rows of a record, or the result that settles it without rows."""
-
-
-class FlowSteps(NamedTuple):
-    """How a flow turns its records into rows: for its dead letters, which are sent again."""
-
-    names: frozenset[str]
-    """The names in its letters: its own, and that of its batcher."""
-    transform: Any
-    """`None`: the record is the row."""
-    key: Callable[[Any], object] | None
-    """The key of a row in its batcher."""
-    sink: Sink[Any]
-
-    async def rows_of(self, message: Message) -> Transformed:
-        """Return the rows of a message, in one attempt. Raises the errors of the transform."""
-        if self.transform is None:
-            return [message.record]
-        return await rows_of_answer(await called(self.transform, message))
 
 
 _PASSING = frozenset(

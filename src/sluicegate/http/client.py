@@ -73,6 +73,8 @@ if TYPE_CHECKING:
 _THREAD_MIN_BYTES = 64 * 1024
 """Smallest body compressed in a thread; below it, the handover takes longer than the compression.
 """
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Room for an error of 500 bytes for each of the 125,000 smallest actions in a bulk body of 5 MB."""
 BEGINNING = 8 * 1024
 """Bytes read of an unsuccessful response."""
 _PIECE = 64 * 1024
@@ -125,7 +127,7 @@ class HttpBase(Openable):
         headers = await self._headers(part)
         if content_type is not None:
             headers["content-type"] = content_type
-        secrets = Secrets(headers, url, endpoint.options)
+        secrets = Secrets(headers, url, endpoint.access.client_options)
         if endpoint.compression is not None:
             if len(content) < _THREAD_MIN_BYTES:
                 content = compressed(content, endpoint.compression)
@@ -167,13 +169,13 @@ class HttpBase(Openable):
             if not 200 <= status < 300:
                 return await self._failure(answer, secrets, part)
             if not self._reads_answers:
-                await drain(answer, self._endpoint.max_answer_bytes)
+                await drain(answer)
                 return (
                     _unread()
                     if status == HTTPStatus.MULTI_STATUS
                     else HttpResponse(status, {}, b"")
                 )
-            body = await whole_body(answer, self._endpoint.max_answer_bytes)
+            body = await whole_body(answer, MAX_ANSWER_BYTES)
             headers = {name.lower(): value for name, value in answer.headers.items()}
             return HttpResponse(
                 status,
@@ -266,9 +268,10 @@ class HttpBase(Openable):
         self._room = nullcontext() if most is None else asyncio.Semaphore(most)
 
     async def _make_client(self) -> HttpClient:
-        if self._endpoint.client is None:
+        factory = self._endpoint.access.client
+        if factory is None:
             return self._own_client()
-        made: HttpClient | Awaitable[HttpClient] = self._endpoint.client()
+        made: HttpClient | Awaitable[HttpClient] = factory()
         if inspect.isawaitable(made):
             made = await made
         if not callable(getattr(made, "stream", None)) or not callable(
@@ -287,7 +290,7 @@ class HttpBase(Openable):
         try:
             return httpx.AsyncClient(**self._endpoint.client_options())
         except (TypeError, ValueError) as error:
-            names = ", ".join(self._endpoint.options)
+            names = ", ".join(self._endpoint.access.client_options)
             raise ConfigError(
                 f"client_options with {names}: {type(error).__name__}: {error}"
             ) from error
@@ -364,7 +367,7 @@ async def whole_body(answer: ClientResponse, most: int) -> bytes:
     return body.getvalue()
 
 
-async def drain(answer: ClientResponse, most: int) -> None:
+async def drain(answer: ClientResponse) -> None:
     """Read a successful response to its end and discard it, without decompression. Raises as
     `whole_body` does.
     """
@@ -373,8 +376,8 @@ async def drain(answer: ClientResponse, most: int) -> None:
     read = 0
     async for raw in answer.aiter_raw():
         read += len(raw)
-        if read > most:
-            raise _too_long(most)
+        if read > MAX_ANSWER_BYTES:
+            raise _too_long(MAX_ANSWER_BYTES)
 
 
 async def beginning(answer: ClientResponse) -> tuple[bytes, bool, Exception | None]:
@@ -424,5 +427,5 @@ def _inflater(answer: ClientResponse) -> Inflater | None:
 
 def _too_long(most: int) -> ResultMismatch:
     return ResultMismatch(
-        f"the answer is longer than max_answer_bytes={most}; the outcome of every item is unknown"
+        f"the answer is longer than {most} bytes; the outcome of every item is unknown"
     )

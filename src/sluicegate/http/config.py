@@ -29,8 +29,6 @@ TIMEOUT = 30.0
 CONNECT_TIMEOUT = 5.0
 CLOSE_TIMEOUT = 5.0
 MAX_BYTES = 5_000_000
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Room for an error of 500 bytes for each of the 125,000 smallest actions in a bulk body of 5 MB."""
 _RULE = "must be an absolute URL that begins with http:// or https://"
 _PROXIES = ("http", "https", "socks5", "socks5h")
 _PROXY_RULE = "must be a URL that begins with http://, https://, socks5:// or socks5h://"
@@ -176,23 +174,12 @@ class Endpoint:
     idempotency_header: str | None
     compression: str | None
     max_bytes: int | None
-    max_answer_bytes: int
     pool_size: int | None
 
     @property
     def auth(self) -> Authorization | None:
         """The value of the header, or a function that returns it."""
         return cast("Authorization | None", self.access.auth)
-
-    @property
-    def client(self) -> ClientFactory | None:
-        """The function that returns the client."""
-        return self.access.client
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """The options of httpx."""
-        return self.access.client_options
 
     @property
     def close_timeout(self) -> float:
@@ -212,7 +199,7 @@ class Endpoint:
         options: dict[str, Any] = {
             "timeout": httpx.Timeout(timeout, connect=min(timeout, CONNECT_TIMEOUT)),
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=self.pool_size),
-            **self.options,
+            **self.access.client_options,
         }
         if (context := context_of(self.access)) is not None:
             options["verify"] = context() if callable(context) else context
@@ -231,7 +218,6 @@ def endpoint(
     idempotency_header: str | None = None,
     compression: str | None = None,
     max_bytes: int | None = MAX_BYTES,
-    max_answer_bytes: int = MAX_ANSWER_BYTES,
     pool_size: int | None = None,
 ) -> Endpoint:
     """Validate the settings of `url` at a server. The access's headers override `own_headers`, those
@@ -255,7 +241,6 @@ def endpoint(
         else _header_name("idempotency_header", idempotency_header),
         compression=compression,
         max_bytes=checks.optional_count("max_bytes", max_bytes),
-        max_answer_bytes=checks.count("max_answer_bytes", max_answer_bytes),
         pool_size=pool_size,
     )
 

@@ -57,7 +57,16 @@ _P, _T, _U, _X, _R = (
     ErrorClass.REFUSED,
 )
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-REFUSALS = frozenset({401, 403, 404, 405, 407, 410}) | REDIRECTS
+_REPAIRS = {
+    401: "give credentials that {place} accepts, as auth= or in its URL; those that were sent are "
+    "wrong or have expired",
+    403: "grant the credentials that were sent the right to {method} to {place}",
+    404: "correct the path of {place}, or create the resource that it names",
+    405: "give a method= that {place} takes, instead of {method}, or correct its path",
+    407: "give credentials that the proxy on the way to {place} accepts, in client_options proxy=",
+    410: "give the URL that has replaced {place}, which is gone for good",
+}
+REFUSALS = frozenset({*_REPAIRS, *REDIRECTS})
 _STATUSES = {
     **dict.fromkeys(REFUSALS, _R),
     408: _T,
@@ -127,22 +136,16 @@ class HttpStatusError(Exception):
     def __init__(
         self, status: int, place: str, body: str, retry_after: float | None = None
     ) -> None:
-        super().__init__(
-            f"HTTP {status} {_phrase(status)}".rstrip()
-            + f" from {place}"
-            + (f": {body}" if body else "")
-        )
+        super().__init__(_told(status, place) + (f": {body}" if body else ""))
         self.status = status
         self.place = place
         self.body = body
         self.retry_after = retry_after
 
 
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
+def _told(status: int, place: str) -> str:
+    known = f" {HTTPStatus(status).phrase}" if status in {*HTTPStatus} else ""
+    return f"HTTP {status}{known} from {place}"
 
 
 def classify_http(error: BaseException) -> ErrorClass | None:
@@ -201,11 +204,7 @@ def for_status(
     status.
     """
     cause = HttpStatusError(status, place, shorten(body), retry_after)
-    summary = (
-        f"HTTP {status} {_phrase(status)}".rstrip()
-        + f" from {place}"
-        + (f" ({reason})" if reason else "")
-    )
+    summary = _told(status, place) + (f" ({reason})" if reason else "")
     kind = class_of_status(status) if repair is None else _R
     if kind is _R:
         repair = repair or repair_of(status, place)
@@ -317,33 +316,15 @@ def repair_of(
     location: str | None = None,
 ) -> str:
     """The repair for one of the `REFUSALS`, in one sentence."""
-    match status:
-        case HTTPStatus.UNAUTHORIZED if not has_credentials:
-            return f"give credentials for {place}, as auth= or in its URL; none were sent"
-        case HTTPStatus.UNAUTHORIZED:
-            return (
-                f"give credentials that {place} accepts, as auth= or in its URL; those that "
-                "were sent are wrong or have expired"
-            )
-        case HTTPStatus.FORBIDDEN:
-            return f"grant the credentials that were sent the right to {method} to {place}"
-        case HTTPStatus.NOT_FOUND:
-            return f"correct the path of {place}, or create the resource that it names"
-        case HTTPStatus.METHOD_NOT_ALLOWED:
-            return f"give a method= that {place} takes, instead of {method}, or correct its path"
-        case HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
-            return (
-                f"give credentials that the proxy on the way to {place} accepts, in "
-                "client_options proxy="
-            )
-        case HTTPStatus.GONE:
-            return f"give the URL that has replaced {place}, which is gone for good"
-        case _:
-            target = "" if location is None else f", {location}"
-            return (
-                f"give the URL to which {place} redirects{target}, or log in again if that is a "
-                "login page; redirects are not followed"
-            )
+    if status in REDIRECTS:
+        target = "" if location is None else f", {location}"
+        return (
+            f"give the URL to which {place} redirects{target}, or log in again if that is a "
+            "login page; redirects are not followed"
+        )
+    if status == HTTPStatus.UNAUTHORIZED and not has_credentials:
+        return f"give credentials for {place}, as auth= or in its URL; none were sent"
+    return _REPAIRS[status].format(place=place, method=method)
 
 
 def target_of(location: str | None) -> str | None:

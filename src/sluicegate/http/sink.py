@@ -12,7 +12,7 @@ from .._core.keywords import known_arguments
 from .._core.sink import Capabilities
 from .._core.values.encoding import encoded_items, ndjson
 from .client import HttpBase
-from .config import MAX_ANSWER_BYTES, MAX_BYTES, HttpAccess, access_of, endpoint
+from .config import MAX_BYTES, HttpAccess, access_of, endpoint
 from .write import RequestFormat, json_array
 
 if TYPE_CHECKING:
@@ -56,14 +56,12 @@ class HttpSink(HttpBase):
         compression: `"gzip"` or `"zstd"`; default: none. Bodies from 64 KiB on are compressed in a
             thread.
         max_bytes: limit of a body, uncompressed; default 5,000,000. `None`: no limit.
-        max_answer_bytes: limit of the response to a successful request, in bytes after
-            decompression; default 64 MiB. After a longer one, the items of its request are unknown.
-            Without `parse` the response is neither decompressed nor kept.
         parse: for servers that respond per item: a function from the `HttpResponse` of a success
             and the batch of the request's items to the result of a sink's `write`
             (`WriteResult.from_outcomes` checks the number of outcomes). Any exception but a
             `SinkError`, and a result that does not fit the batch, leaves the items unknown.
-            Default: a success means that every item was delivered.
+            Default: a success means that every item was delivered, and the response is neither
+            decompressed nor kept. The items of a response of more than 64 MiB are unknown.
         pool_size: number of connections, and therefore of concurrent writes; default 10, no limit
             with a client of the access.
 
@@ -83,7 +81,6 @@ class HttpSink(HttpBase):
         idempotent: bool = False,
         compression: Literal["gzip", "zstd"] | None = None,
         max_bytes: int | None = MAX_BYTES,
-        max_answer_bytes: int = MAX_ANSWER_BYTES,
         parse: ParseResponse | None = None,
         pool_size: int | None = None,
     ) -> None:
@@ -112,7 +109,6 @@ class HttpSink(HttpBase):
                 idempotency_header=idempotency_header,
                 compression=compression,
                 max_bytes=max_bytes,
-                max_answer_bytes=max_answer_bytes,
                 pool_size=pool_size,
             ),
             reads_answers=parse is not None,

@@ -33,7 +33,7 @@ from .._core.errors import (
     UnavailableError,
 )
 from .._core.outcome import Outcome
-from .._core.sink import WriteResult
+from .._core.sink import WriteResult, checked_result
 from .._core.text import text_of
 from .._core.values.encoding import item_error
 from .errors import RecordRefused, shorten
@@ -200,7 +200,7 @@ def _parse(parse: ParseResponse, response: HttpResponse, part: Batch[Any]) -> Wr
         if result is None:
             return None
         if isinstance(result, WriteResult):
-            return _check_result(result, len(part))
+            return WriteResult(len(part), *checked_result(result, part))
     except SinkError:
         raise
     except Exception as error:
@@ -216,49 +216,6 @@ def _parse(parse: ParseResponse, response: HttpResponse, part: Batch[Any]) -> Wr
     raise ResultMismatch(
         f"parse returned {type(result).__name__}; expected None or a WriteResult; {_UNKNOWN}"
     )
-
-
-def _check_result(result: WriteResult, size: int) -> WriteResult:
-    """Return `result` if it covers exactly `size` items. Raises `ResultMismatch`, or any error that
-    a malformed result causes.
-    """
-    if result.size != size:
-        raise ResultMismatch(
-            f"parse returned a result for {result.size} items, for a request of {size}; {_UNKNOWN}"
-        )
-    for name, entries, is_good in (
-        ("errors", result.errors, _is_error),
-        ("outcomes", result.outcomes, _is_safe),
-    ):
-        for index, entry in cast("Mapping[object, object]", entries).items():
-            if type(index) is not int or not 0 <= index < size:
-                raise ResultMismatch(
-                    f"parse returned {name} for item {index!r:.40}, for a request of {size}; "
-                    f"{_UNKNOWN}"
-                )
-            if not is_good(entry):
-                raise ResultMismatch(
-                    f"parse returned {type(entry).__name__} in {name}, which is not allowed there; "
-                    f"{_UNKNOWN}"
-                )
-    stray = [
-        index
-        for index in cast("Mapping[object, object]", result.details)
-        if type(index) is not int or not 0 <= index < size
-    ]
-    if stray:
-        raise ResultMismatch(
-            f"parse returned details for item {stray[0]!r:.40}, for a request of {size}; {_UNKNOWN}"
-        )
-    return result
-
-
-def _is_error(entry: object) -> bool:
-    return isinstance(entry, BaseException)
-
-
-def _is_safe(entry: object) -> bool:
-    return isinstance(entry, Outcome) and entry.is_safe
 
 
 # -- bodies ----------------------------------------------------------------------------------------

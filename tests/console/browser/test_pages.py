@@ -51,10 +51,7 @@ START = (
     *("/letters?store=audit", "/letter?store=audit&letter=key-0001&payload=1"),
     *("/act?do=replay-letters&store=audit", "/act?do=purge-letters&store=audit"),
     *("/spool?spool={spool}", "/spool-items?spool={spool}&parked=1&payload=1"),
-    *(
-        "/spool-item?spool={spool}&parked=1&offset=1&payload=1",
-        "/act?do=replay-spool&spool={spool}",
-    ),
+    "/spool-item?spool={spool}&parked=1&offset=1&payload=1",
 )
 """All kinds of pages."""
 

@@ -64,8 +64,8 @@ def dlq_options(parser: Parser) -> None:
             command.argument("--limit", "N", "at most N letters", type=count)
         if name == "list":
             command.flag("--json", "print all fields, one line of JSON per letter")
-        if name in {"replay", "purge", "init"}:
-            command.flag("--dry-run", "change nothing; print what would be done")
+        if name == "init":
+            command.flag("--dry-run", "change nothing; print the statement")
         if name == "purge":
             command.flag("--yes", "do not ask before removing letters that were not replayed")
         if name == "replay":
@@ -129,16 +129,10 @@ def _replay_options(parser: Parser) -> None:
         "or plain; with the consumer's steps as with_steps(handler, ...). A handler of lists "
         "(run_batch) needs a function of one message around it",
     )
-    targets.add_argument(
-        "--pipe",
-        metavar="MODULE:NAME",
-        help="the pipe that wrote the letters, or a function that returns it: a source's record "
-        "passes its transform and sink, a refused row its sink",
-    )
     parser.argument(
         "--decode",
         "MODULE:NAME",
-        "with --to or --pipe: a function that converts decoded JSON into an item or row",
+        "with --to: a function that converts decoded JSON into an item",
     )
     parser.argument(
         "--batch-size",
@@ -150,7 +144,7 @@ def _replay_options(parser: Parser) -> None:
     parser.flag("--any-order", "send letters of a key even if earlier ones remain")
     parser.flag(
         "--at-least-once",
-        "with --to or --pipe: send letters that may have been delivered as if they had not been",
+        "with --to: send letters that may have been delivered as if they had not been",
     )
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..._core.errors import SluicegateError
-from ..._core.logs import for_log
 from ..._core.opening import opened
 from ..._core.text import text_of
 from ...letters.letter import REPLAYED, STATES
@@ -32,9 +31,11 @@ from ..console import (
     encodable,
     say,
 )
+from ..parser import Group
 from . import prepare
 from .arguments import (
     check_table,
+    dlq_options,
     is_dsn,
     is_topic,
     path_of,
@@ -47,10 +48,9 @@ from .output import (
     line_of,
     say_unreadable,
     say_why_none,
-    stops_of,
     summary,
 )
-from .replay import LEFT, RefusedLetter, Replay, ReplayOrder
+from .replay import Replay
 from .target import target_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
     from ...letters.letter import Selection
     from ...letters.store import Store
-    from .replay import ReplayRules
 
 
 def dlq(options: argparse.Namespace) -> int:
@@ -131,8 +130,6 @@ async def _show(options: argparse.Namespace, store: Store) -> int:
 async def _replay(options: argparse.Namespace, store: Store) -> int:
     sink, rules = target_of(options)
     selection = selection_of(options)
-    if options.dry_run:
-        return await _dry_run(options, store, selection, rules)
     replay = Replay(store, sink, rules)
     await store.hold()
     termination = Termination()
@@ -158,45 +155,6 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
     )
 
 
-async def _dry_run(
-    options: argparse.Namespace,
-    store: Store,
-    selection: Selection,
-    rules: ReplayRules,
-) -> int:
-    number = interrupted = bad = 0
-    order = ReplayOrder(any_order=rules.any_order)
-    async with (
-        aclosing(store.letters(LEFT)) as letters,
-        aclosing(order.meant(letters, selection)) as meant,
-    ):
-        async for letter in meant:
-            if number == options.limit:
-                break
-            number += 1
-            interrupted += letter.may_be_delivered
-            try:
-                rules.item_of(letter)
-            except RefusedLetter as error:
-                bad += 1
-                say(f"{letter.key} is refused: {text_of(error)}")
-                order.stop(letter, text_of(error))
-            except Exception as error:
-                bad += 1
-                why = f"cannot be decoded: {for_log(error)}"
-                say(f"{letter.key} {why}")
-                order.stop(letter, why)
-    say(
-        f"would send {number - bad} dead letters to {options.to or options.handler or options.pipe}; "
-        f"{interrupted} of {number} may have been delivered already"
-    )
-    if not number and not order.held_back:
-        await say_why_none(store)
-    for line in stops_of(order):
-        say(line)
-    return INCOMPLETE if bad or order.held_back else OK
-
-
 def purge(options: argparse.Namespace) -> int:
     """Remove the selected letters; return the exit code. Raises `StoreError` and `UseError`."""
     selection = selection_of(options)
@@ -220,13 +178,10 @@ async def _find(options: argparse.Namespace, selection: Selection) -> _Found | i
             async for letter in letters:
                 found.keys.add(letter.key)
                 found.states[letter.state] += 1
-        if found.keys and not options.dry_run:
-            return found
         if found.keys:
-            say(f"would remove {found}")
-        else:
-            await say_why_none(store)
-            say("nothing to remove")
+            return found
+        await say_why_none(store)
+        say("nothing to remove")
         return INCOMPLETE if say_unreadable(store) else OK
 
 
@@ -270,3 +225,15 @@ async def init(options: argparse.Namespace) -> int:
     does = "would create" if options.dry_run else "created"
     say("the table exists already" if statement is None else f"{does} the table {table}")
     return OK
+
+
+GROUP = Group(
+    description=(
+        "List the dead letters in a file, a table or a topic, show them, replay them through a stack "
+        "of sinks, or purge them; create the table."
+    ),
+    example="sluicegate dlq list dead.jsonl",
+    options=dlq_options,
+    run=dlq,
+    extras={"asyncpg": "postgres", "zstandard": "files", "aiokafka": "kafka"},
+)

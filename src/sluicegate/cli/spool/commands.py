@@ -13,7 +13,7 @@ import json
 import os
 import sqlite3
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -36,7 +36,7 @@ from .view import check_folder, viewed
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from typing import TextIO
 
     from ...flow.spooling.parked import ParkedItem
@@ -229,48 +229,26 @@ def _findings(store: DeadStore) -> Iterator[tuple[str, int, str]]:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    replay_parked(options.path, options.offset, say, dry_run=options.dry_run)
-    return OK
-
-
-def replay_parked(
-    path: Path,
-    offsets: Collection[int],
-    tell: Callable[[str], object],
-    *,
-    dry_run: bool = False,
-) -> int:
-    """Move parked items, by default all, to the end of a closed spool; return their number.
-
-    `tell` gets its messages. Blocks. Raises `UseError` and `ConfigError`, including for an open
-    spool.
-    """
-    with _owned(path) as files, ExitStack() as stack:
-        store = DeadStore(path) if dry_run else files
-        stack.callback(store.close)
-        with turn(path):
+    """Move parked items, by default all, to the end of a closed spool."""
+    with _owned(options.path) as store, closing(store):
+        with turn(options.path):
             store.open()
+        offsets = sorted({*options.offset})
         chosen = [
-            each
-            for at in sorted(set(offsets))
-            for each in store.parked.items(at, 1)
-            if each.item.offset == at
+            each for at in offsets for each in store.parked.items(at, 1) if each.item.offset == at
         ]
         missing = {*offsets} - {each.item.offset for each in chosen}
         if missing:
             raise UseError(f"nothing was moved: no parked item is {min(missing)}")
         total = len(chosen) if offsets else store.parked.count()
-        if dry_run:
-            tell(f"would move {total} parked items to the end of the spool")
-            return total
-        tell(f"moving {total} parked items to the end of the spool")
+        say(f"moving {total} parked items to the end of the spool")
         pages = [chosen] if offsets else _pages(store)
         for number, page in enumerate(pages, 1):
             _move(store, page)
             if number % (SAY_EVERY // _PAGE) == 0:
-                tell(f"moved {number * _PAGE} items so far")
-    tell(f"moved {total} items; they are sent when the spool is opened")
-    return total
+                say(f"moved {number * _PAGE} items so far")
+    say(f"moved {total} items; they are sent when the spool is opened")
+    return OK
 
 
 def _pages(store: Store) -> Iterator[list[ParkedItem]]:
@@ -316,7 +294,6 @@ def _options(parser: Parser) -> None:
         if name == "replay":
             told = "only the parked item with this offset"
             command.several("--offset", "OFFSET", told, type=_offset)
-            command.flag("--dry-run", "move nothing; print how many would be moved")
 
 
 def _offset(text: str) -> int:

@@ -19,7 +19,7 @@ from ..._core.outcome import Outcome
 from ..._core.sink import Capabilities, WriteResult
 from ..._core.values.encoding import encoded, getter, json_texts, to_json
 from ..client import HttpBase
-from ..config import MAX_ANSWER_BYTES, MAX_BYTES, HttpAccess, access_of, endpoint, split_url
+from ..config import MAX_BYTES, HttpAccess, access_of, endpoint, split_url
 from ..errors import RecordRefused, for_status
 from ..write import RequestFormat
 from .answer import FILTER, AnswerReader, refusal_of_request
@@ -50,7 +50,7 @@ class ElasticsearchSink(HttpBase):
     """Writes items as documents to Elasticsearch or OpenSearch, by `_bulk`. Each item has its own
     outcome.
 
-    `max_bytes`, `max_answer_bytes` and `pool_size` are those of `HttpSink`; an API key is
+    `max_bytes` and `pool_size` are those of `HttpSink`; an API key is
     `HttpAccess(url, auth="ApiKey ...")`.
 
     Args:
@@ -95,7 +95,6 @@ class ElasticsearchSink(HttpBase):
         params: Mapping[str, str] | None = None,
         compression: Literal["gzip"] | None = "gzip",
         max_bytes: int | None = MAX_BYTES,
-        max_answer_bytes: int = MAX_ANSWER_BYTES,
         pool_size: int | None = None,
     ) -> None:
         access = access_of(url)
@@ -115,7 +114,6 @@ class ElasticsearchSink(HttpBase):
                 own_headers={"content-type": "application/x-ndjson", "accept": "application/json"},
                 compression=compression,
                 max_bytes=max_bytes,
-                max_answer_bytes=max_answer_bytes,
                 pool_size=pool_size,
             ),
             reads_answers=True,

@@ -389,8 +389,8 @@ class RegistryClient:
         return RefusedError(f"{self._endpoint.place}: {told}", repair=repair)
 
     async def _client(self) -> Any:
-        if self._endpoint.client is not None:
-            made = self._endpoint.client()
+        if (factory := self._access.client) is not None:
+            made = factory()
             return await made if inspect.isawaitable(made) else made
         import httpx  # an optional dependency
 
