@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from nats.js.api import Placement
+from tests.clusters.nats_leaders import ask, leader_of, start
 from tests.kafka.source.storm_help import News
 from tests.nats.sink.nats_help import context_of, new_stream, plain, read
 
@@ -47,33 +48,34 @@ def cluster() -> Iterator[EmbeddedNats]:
             with (server.folder.path / "server.conf").open("a") as config:
                 config.write("\n" + TAGS.format(", ".join(tags)))
         cluster.stop()
-        cluster.start()
+        start(cluster)
         yield cluster
 
 
 def step_down(nats: EmbeddedNats, stream: str) -> None:
-    nats.step_down(stream)
+    ask(nats, f"$JS.API.STREAM.LEADER.STEPDOWN.{stream}")
+    leader_of(nats, stream)
 
 
 def move_consumer(nats: EmbeddedNats, stream: str) -> None:
-    nats._ask(f"$JS.API.CONSUMER.LEADER.STEPDOWN.{stream}.all")
+    ask(nats, f"$JS.API.CONSUMER.LEADER.STEPDOWN.{stream}.all")
 
 
 def kill(nats: EmbeddedNats, stream: str) -> None:
-    nats.kill(nats.leader_of(stream))
+    nats.kill(leader_of(nats, stream))
 
 
 def freeze(nats: EmbeddedNats, stream: str) -> None:
-    nats.pause(nats.leader_of(stream))
+    nats.pause(leader_of(nats, stream))
 
 
 def wipe(nats: EmbeddedNats, stream: str) -> None:
     """The server comes back without its data; the next one may be lost once it has all of them."""
-    leader = nats.leader_of(stream)
+    leader = leader_of(nats, stream)
     nats.kill(leader)
     shutil.rmtree(nats._servers[leader - 1].home / "data")
-    nats.start(leader)
-    nats._ask("$JS.API.STREAM.LIST", are_complete)
+    start(nats, leader)
+    ask(nats, "$JS.API.STREAM.LIST", are_complete)
 
 
 def are_complete(told: Any) -> bool:
@@ -83,18 +85,18 @@ def are_complete(told: Any) -> bool:
 
 def remove_peer(nats: EmbeddedNats, stream: str) -> None:
     """Another server gets the replica of the leader."""
-    peer = nats._names[nats.leader_of(stream) - 1]
+    peer = nats._names[leader_of(nats, stream) - 1]
     asyncio.run(_request(nats, f"$JS.API.STREAM.PEER.REMOVE.{stream}", {"peer": peer}))
 
 
 def retag(nats: EmbeddedNats, stream: str) -> None:
     """The stream leaves the server of its leader, because of its placement."""
-    asyncio.run(_place(nats, stream, f"not-{nats.leader_of(stream)}"))
+    asyncio.run(_place(nats, stream, f"not-{leader_of(nats, stream)}"))
 
 
 def lame_duck(nats: EmbeddedNats, stream: str) -> None:
     """The server hands over its leaders, then its clients, and ends."""
-    server = nats._servers[nats.leader_of(stream) - 1]
+    server = nats._servers[leader_of(nats, stream) - 1]
     assert server._process is not None
     os.kill(server._process.pid, signal.SIGUSR2)
     server._process.wait(60)
@@ -136,7 +138,7 @@ async def test_each_message_is_in_the_stream_once_and_is_handled_in_order(
     """
     clock, news = LoopClock(), News()
     streams = [await new_stream(cluster, num_replicas=3) for _ in range(1 + is_piped)]
-    leader = await asyncio.to_thread(cluster.leader_of, streams[0])
+    leader = await asyncio.to_thread(leader_of, cluster, streams[0])
     urls = cluster.url.split(",")
     nearest: dict[str, Any] = {
         "servers": [*urls[leader - 1 :], *urls[: leader - 1]],
@@ -200,7 +202,7 @@ async def test_each_message_is_in_the_stream_once_and_is_handled_in_order(
                 await asyncio.to_thread(event, cluster, stream)
                 await seen(fed + 100)
                 await asyncio.to_thread(cluster.resume)
-                await asyncio.to_thread(cluster.start)
+                await asyncio.to_thread(start, cluster)
                 await seen(fed + 100)
             feeding = False
             await fill

@@ -123,13 +123,6 @@ async def test_without_a_target_the_command_is_shown(tmp_path: Path) -> None:
         )
 
 
-async def test_a_topic_that_does_not_answer_is_named() -> None:
-    async with browsing(letters=["kafka://127.0.0.1:1/dead"]) as browser:
-        text = await browser.text("stores")
-        assert "kafka://127.0.0.1:1/dead topic ? unavailable" in text
-        await browser.fails(409, "letters", store="kafka://127.0.0.1:1/dead")
-
-
 async def test_letters_that_arrive_after_the_question_are_kept(tmp_path: Path) -> None:
     path = await keep(tmp_path / "dead.jsonl", letters(2))
     async with browsing(letters=[LetterStore(path, name="audit")]) as browser:
@@ -162,7 +155,6 @@ async def test_a_broken_store_is_named_and_the_others_are_shown(tmp_path: Path) 
     [
         ("postgresql://u:hunter2@h:5432/x?sslmode=require", "postgresql://h:5432/x"),
         ("postgresql://h/x?password=hunter2", "postgresql://h/x"),
-        ("kafka://h:9092,i:9092/dead", "kafka://h:9092,i:9092/dead"),
     ],
 )
 def test_a_store_is_named_by_its_place_without_a_password(store: str, name: str) -> None:

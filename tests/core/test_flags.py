@@ -22,8 +22,8 @@ from sluicegate.consumer import MemoryLog, MemorySource
 from sluicegate.consumer.jobs import ItemBatcher, JobScheduler, MemoryState
 from sluicegate.files import FileSink
 from sluicegate.http import HttpSink
-from sluicegate.kafka import Avro, Json, KafkaSink, Protobuf, SchemaRegistry
-from sluicegate.nats import JetStreamSource, NatsSink
+from sluicegate.kafka import Avro, Json, Protobuf, SchemaRegistry
+from sluicegate.nats import JetStreamSource
 from sluicegate.postgres import (
     PostgresQueueSource,
     PostgresStreamSource,
@@ -78,11 +78,9 @@ CONSTRUCTORS: dict[str, Callable[[Any], object]] = {
     ),
     "Json.auto_register": lambda on: Json(SchemaRegistry("http://h"), {}, auto_register=on),
     "JobScheduler.debug": lambda on: JobScheduler(process, debug=on),
-    "KafkaSink.idempotent": lambda on: KafkaSink("t", bootstrap="h:9092", idempotent=on),
     "MemorySource.ends": lambda on: MemorySource(MemoryLog(), ends=on),
     "MemoryState.keep": lambda on: MemoryState(keep=on),
     "Metrics.exemplars": lambda on: Metrics("events", exemplars=on),
-    "NatsSink.deduplicate": lambda on: NatsSink("a.b", servers="n", deduplicate=on),
     "OpenTelemetryConsumerObserver.durations": lambda on: OpenTelemetryConsumerObserver(
         durations=on
     ),

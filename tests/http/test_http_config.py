@@ -156,7 +156,12 @@ async def test_secrets_are_in_no_repr_error_or_log(
                     server.steps.append(step)
                     (error,) = set((await send(sink, batch_of("ab"))).values())
                     shown += [error, error.__cause__, vars(error.__cause__).get("body")]
-            shown += [sink, sink._endpoint, sink._endpoint.access.client_options, sink._endpoint.headers]
+            shown += [
+                sink,
+                sink._endpoint,
+                sink._endpoint.access.client_options,
+                sink._endpoint.headers,
+            ]
         text = " ".join(f"{each} {each!r}" for each in shown)
         assert "hunter" not in text
         assert "dXNlcj" not in text

@@ -43,7 +43,6 @@ DEFERRED = {
         "sluicegate.testing.plugin",
         "sluicegate.testing",
     ): "only tests that ask for a server pay for it",
-    ("sluicegate.cli.dlq.arguments", "sluicegate.cli.dlq"): "a store of Kafka loads its client",
 }
 
 

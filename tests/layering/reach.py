@@ -90,20 +90,10 @@ STRANGERS: dict[tuple[str, str], str] = {
             f"_{name}",
         ): "a code of librdkafka's own, public"
         for name in (
-            "ALL_BROKERS_DOWN",
-            "AUTHENTICATION",
             "AUTO_OFFSET_RESET",
-            "FENCED",
             "LOG_TRUNCATION",
             "PARTITION_EOF",
-            "RESOLVE",
-            "SSL",
-            "TIMED_OUT",
-            "TRANSPORT",
-            "UNKNOWN_PARTITION",
-            "UNKNOWN_TOPIC",
             "UNSUPPORTED_FEATURE",
-            "WAIT_COORD",
         )
     },
     ("sluicegate.batcher.batcher", "_thread_id"): "its public twins take a call for each item",

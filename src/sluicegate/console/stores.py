@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .._core.checks import bad
 from .._core.stacking import as_sink
 from .._core.text import hide
-from ..cli.dlq.arguments import is_dsn, is_topic, store_of
+from ..cli.dlq.arguments import is_dsn, store_of
 from ..cli.dlq.replay import ReplayRules, item_of
 from ..cli.dlq.target import BATCH_SIZE, HandlerSink, record_of
 from ..consumer.handling.handlers import as_handler
@@ -29,8 +29,7 @@ class LetterStore:
     """A store of dead letters in the console, and the target of its replays.
 
     Args:
-        store: as in `sluicegate dlq`: the path of a file written by `FileSink`, a PostgreSQL DSN, or
-            the URL of a Kafka topic.
+        store: as in `sluicegate dlq`: the path of a file written by `FileSink`, or a PostgreSQL DSN.
         name: its name in the console; default: `store` without user, password and
             options.
         table: the table, with PostgreSQL; default `"dead_letters"`.
@@ -119,6 +118,6 @@ def command_of(store: LetterStore, *options: str) -> str:
 def kind_of(store: LetterStore) -> str:
     """A word for it."""
     name = str(store.store)
-    if is_dsn(name) or is_topic(name):
-        return "table" if is_dsn(name) else "topic"
+    if is_dsn(name):
+        return "table"
     return "file"

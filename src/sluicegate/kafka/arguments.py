@@ -28,7 +28,7 @@ ANSWER_WITHIN = 10.0
 """Timeout in seconds for the response to a request that a broker does not delay."""
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 """The names that Kafka allows."""
-_TOPIC_RULE = "a topic's name has 1 to 249 letters, digits, dots, underscores and hyphens"
+_TOPIC_RULE = "must be a topic name: 1 to 249 letters, digits, dots, underscores and hyphens"
 _START_RULE = 'must be "earliest", "latest", "committed" or a datetime with a time zone'
 Start = Literal["earliest", "latest", "committed"]
 
@@ -62,6 +62,13 @@ def name_of(name: str, value: object) -> str:
     """Check the name of a group or a member. Raises `ConfigError`."""
     if not isinstance(value, str) or not value.strip():
         raise checks.bad(name, value, "must be a non-empty string")
+    return value
+
+
+def topic_of(name: str, value: object) -> str:
+    """Check the name of a topic. Raises `ConfigError`."""
+    if not isinstance(value, str) or not TOPIC.fullmatch(value):
+        raise checks.bad(name, value, _TOPIC_RULE)
     return value
 
 
@@ -114,11 +121,8 @@ class Topics:
         """Check the arguments. Raises `ConfigError`."""
         if bool(names) == (pattern is not None):
             raise checks.bad("topics", names, "give the names of topics, or pattern=")
-        for name in names:
-            if not isinstance(name, str) or not TOPIC.fullmatch(name):
-                raise checks.bad("topics", name, _TOPIC_RULE)
         if pattern is None:
-            return cls(tuple(cast("Sequence[str]", names)))
+            return cls(tuple(topic_of("topics", name) for name in names))
         if not isinstance(pattern, str):
             raise checks.bad("pattern", pattern, "must be a regular expression, as a string")
         try:

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from .._core.errors import ClosedError
 from .._core.logs import log_safely
 from .._core.source import Position
-from .arguments import StartPoint, Topics
+from .access import ClientOptions
+from .arguments import StartPoint, Topics, name_of, no_topic, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -56,10 +58,49 @@ _TRUNCATED = (
     "%s: %s was recreated, or truncated before the next offset, and ends at %d (next: %d): reading "
     "begins again at %d (start=%s)"
 )
+TOPIC_DENIED = 29
+LOGIN_REFUSED = {33, 34, 58, -169, -181}
+"""Error codes of a refused login or certificate; negative ones are librdkafka's own."""
+UNREACHABLE = {7, 8, 15, -180, -185, -187, -193, -195}
+NO_TOPIC = {3, 100, -188, -190}
+FENCED_INSTANCE = 82
+_FENCED = {FENCED_INSTANCE, 111, -144}
 MEMORY = 60.0
 """Seconds for which a loss is counted."""
 MANY = 3
 """Number of losses that are not a coincidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class GroupOptions(ClientOptions):
+    """Options of a group member on either client. Times are in seconds."""
+
+    group: str
+    instance: str | None
+    session_timeout: float
+    rebalance_timeout: float
+    commit_timeout: float
+    client: Mapping[str, Any]
+
+    @staticmethod
+    def checked(
+        *, group: object, instance: object, client: Mapping[str, object], **seconds: object
+    ) -> dict[str, Any]:
+        """Check the arguments that both clients have. Raises `ConfigError`."""
+        return {
+            "group": name_of("group", group),
+            "instance": None if instance is None else name_of("instance", instance),
+            "client": client,
+            **{name: seconds_of(name, value) for name, value in seconds.items()},
+        }
+
+    @property
+    def revoke_within(self) -> float:
+        """Time limit of a drain in a rebalance, in seconds; leaves time for the commit after it."""
+        return self.rebalance_timeout - self.commit_timeout
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(bootstrap={self.bootstrap!r}, group={self.group!r})"
 
 
 class OpenGroup(Protocol):
@@ -273,14 +314,37 @@ class History:
         return len(self._losses) == MANY and now - self._losses[0] < MEMORY
 
 
+def reason(
+    code: int, options: GroupOptions, *, name: str, told: str, topics: Iterable[str] = ()
+) -> str:
+    """Return why nothing can be delivered, by an error code of Kafka or librdkafka, as text for
+    operators; `told` for other codes.
+    """
+    if code == TOPIC_DENIED:
+        return no_right_to_topics(topics)
+    if code in LOGIN_REFUSED:
+        return f"{options.bootstrap} has refused the login ({name})"
+    if code in NO_TOPIC:
+        missing = f"a partition does not exist, or may not be described: {told}"
+        return no_topic(topics) if topics else missing
+    if code in UNREACHABLE:
+        return unreachable(options.bootstrap)
+    if code in _FENCED and options.instance is not None:
+        return f"the group has refused this member: {_same_instance(options.instance)}"
+    texts = {
+        17: f"the broker does not allow a topic's name: {told}",
+        23: f"the group {options.group!r} has members with another protocol or assignor; use another "
+        "group, or stop them first",
+        26: f"the broker does not allow session_timeout={options.session_timeout:g}; see its "
+        "group.min.session.timeout.ms and group.max.session.timeout.ms",
+        30: f"not authorized to use the group {options.group!r}; it needs READ",
+    }
+    return texts.get(code, told)
+
+
 def unreachable(bootstrap: str) -> str:
     """Report that no broker responds."""
     return f"no broker can be reached at {bootstrap}"
-
-
-def refused_login(bootstrap: str, how: str) -> str:
-    """Say that a broker does not accept the user, password or certificate."""
-    return f"{bootstrap} has refused the login ({how})"
 
 
 def no_right_to_topics(topics: Iterable[str]) -> str:
@@ -290,45 +354,8 @@ def no_right_to_topics(topics: Iterable[str]) -> str:
     return f"not authorized to read {told}; it needs READ and DESCRIBE"
 
 
-def no_right_to_group(group: str) -> str:
-    """Say that the user may not use the group."""
-    return f"not authorized to use the group {group!r}; it needs READ"
-
-
-def other_protocol(group: str) -> str:
-    """Say that the group's members use different protocols."""
-    return (
-        f"the group {group!r} has members with another protocol or assignor; "
-        "use another group, or stop them first"
-    )
-
-
-def bad_session_timeout(seconds: float) -> str:
-    """Report that the broker does not allow this session timeout."""
-    return (
-        f"the broker does not allow session_timeout={seconds:g}; see its "
-        "group.min.session.timeout.ms and group.max.session.timeout.ms"
-    )
-
-
-def bad_topic_name(told: str) -> str:
-    """Say that the broker does not accept a topic name."""
-    return f"the broker does not allow a topic's name: {told}"
-
-
-def no_partition(told: str) -> str:
-    """Say that a partition is missing or hidden."""
-    return f"a partition does not exist, or may not be described: {told}"
-
-
-def same_instance(instance: str) -> str:
-    """Return the probable cause of a fenced member, as a question."""
+def _same_instance(instance: str) -> str:
     return f"does another process use instance={instance!r}?"
-
-
-def refused_instance(instance: str) -> str:
-    """Say that a static member is fenced."""
-    return f"the group has refused this member: {same_instance(instance)}"
 
 
 def lost_often(instance: str | None, seconds: float) -> str:
@@ -336,6 +363,6 @@ def lost_often(instance: str | None, seconds: float) -> str:
     why = (
         f"is the event loop blocked for more than {seconds:g} s at a time?"
         if instance is None
-        else same_instance(instance)
+        else _same_instance(instance)
     )
     return f"the partitions have been lost repeatedly: {why}"

@@ -13,9 +13,7 @@
    the caller limits the messages in flight.
 5. Closing is limited to `CLOSE_SECONDS`; then the socket is closed by force.
 6. A silent connection counts as lost after unanswered pings.
-7. A publish without a response may have been stored: its outcome is unknown, regardless of
-   nats-py's error.
-8. nats-py converts server errors to lower case, including the subject.
+7. nats-py converts server errors to lower case, including the subject.
 """
 
 from __future__ import annotations
@@ -26,17 +24,14 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from nats.js import errors as js
-
 from nats import errors as nats
 
 from .._core.clock import LOOP_CLOCK
-from .._core.errors import ConfigError, ErrorClass, RefusedError, SluicegateError, UnavailableError
-from .._core.errors import classify as class_of
+from .._core.errors import ConfigError, RefusedError, SluicegateError, UnavailableError
 from .._core.logs import for_log
 from .._core.runtime.threads import close_within
 from .client import PatientClient
-from .errors import ENABLE, api_error
+from .errors import ENABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,20 +58,6 @@ _UNREACHABLE = (
     nats.OutboundBufferLimitError,
     nats.StaleConnectionError,
 )
-_PERMANENT = (
-    nats.BadHeaderError,
-    nats.BadSubjectError,
-    nats.MaxPayloadError,
-)
-_REFUSED = (
-    nats.AuthorizationError,
-    nats.InvalidUserCredentialsError,
-    nats.SecureConnFailedError,
-    nats.SecureConnRequiredError,
-    nats.SecureConnWantedError,
-)
-_UNANSWERED = (nats.TimeoutError, nats.JsonParseError, nats.ProtocolError)
-"""No response, or one that cannot be read."""
 
 
 class _NotOpened(Exception):
@@ -209,25 +190,6 @@ def denied_by(error: BaseException) -> Denied | None:
     )
 
 
-def class_of_error(error: BaseException) -> ErrorClass | None:
-    """Classify a nats-py error; `None` for any other exception. Does not look at causes."""
-    if isinstance(error, js.APIError):
-        return class_of(api_error("JetStream", *_fields(error)))
-    if isinstance(error, (js.NoStreamResponseError, nats.NoRespondersError)):
-        return ErrorClass.REFUSED
-    if isinstance(error, _UNREACHABLE):
-        return ErrorClass.UNAVAILABLE
-    if isinstance(error, _PERMANENT):
-        return ErrorClass.PERMANENT
-    if isinstance(error, _REFUSED) or is_login(error) or denied_by(error) is not None:
-        return ErrorClass.REFUSED
-    if _is_full_server(error):
-        return ErrorClass.UNAVAILABLE
-    if isinstance(error, js.TooManyStalledMsgsError):
-        return ErrorClass.THROTTLE
-    return ErrorClass.UNKNOWN if isinstance(error, _UNANSWERED) else None
-
-
 def opening_error(error: Exception, options: NatsOptions) -> Exception:
     """Return the error for a connection that cannot be opened, without values of options."""
     if isinstance(error, SluicegateError):
@@ -261,9 +223,7 @@ def reason_of(error: BaseException, options: NatsOptions) -> str:
         return f"{place} takes no more connections"
     if (denied := denied_by(error)) is not None:
         return f"{place} denies it; {denied.repair}"
-    if isinstance(error, js.APIError):
-        return str(api_error("JetStream", *_fields(error)))
-    if isinstance(error, (js.NoStreamResponseError, nats.NoRespondersError)):
+    if isinstance(error, nats.NoRespondersError):
         return f"JetStream does not answer at {place}; {ENABLE}"
     if isinstance(error, ssl.SSLError):
         return f"TLS with {place} fails ({error.reason})"
@@ -280,9 +240,3 @@ def _is_full_server(error: BaseException) -> bool:
 
 def _is_unreachable(error: BaseException) -> bool:
     return isinstance(error, (*_UNREACHABLE, nats.TimeoutError, asyncio.TimeoutError, OSError))
-
-
-def _fields(error: js.APIError) -> tuple[int, int, str]:
-    known: dict[str, Any] = vars(error)  # nats-py's own errors about keys have no fields
-    description = known.get("description") or type(error).__name__
-    return known.get("code") or 0, known.get("err_code") or 0, description

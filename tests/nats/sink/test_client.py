@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
-from nats.js import errors as js
 
 from nats import errors as nats
 from sluicegate import (
     ConfigError,
-    ErrorClass,
     PermanentError,
     RefusedError,
     ThrottledError,
@@ -39,7 +37,6 @@ from sluicegate.nats.connection import (
 )
 from sluicegate.nats.errors import api_error, no_stream
 from sluicegate.nats.options import NatsOptions
-from sluicegate.nats.sink.sink import classify_nats
 from sluicegate.testing import embedded_nats as start_nats
 from sluicegate.testing.servers.require import there_or_skip
 
@@ -345,27 +342,6 @@ def test_an_answer_of_jetstream_has_one_meaning(
     assert str(made).startswith(PLACE)
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (nats.NoServersError(), ErrorClass.UNAVAILABLE),
-        (nats.OutboundBufferLimitError(), ErrorClass.UNAVAILABLE),
-        (nats.TimeoutError(), ErrorClass.UNKNOWN),
-        (nats.NoRespondersError(), ErrorClass.REFUSED),
-        (js.NoStreamResponseError(), ErrorClass.REFUSED),
-        (nats.AuthorizationError(), ErrorClass.REFUSED),
-        (nats.Error('nats: permissions violation for publish to "a"'), ErrorClass.REFUSED),
-        (nats.MaxPayloadError(), ErrorClass.PERMANENT),
-        (js.NotFoundError(404, "stream not found", 10059), ErrorClass.REFUSED),
-        (js.ServiceUnavailableError(503, "no leader", 10008), ErrorClass.UNAVAILABLE),
-        (nats.Error("nats: something new"), None),
-        (ValueError(), None),
-    ],
-)
-def test_an_error_of_the_client_has_one_class(error: Exception, kind: ErrorClass | None) -> None:
-    assert classify_nats(error) is kind
-
-
 def test_a_denial_is_read_with_its_quotes() -> None:
     text = 'nats: permissions violation for publish with reply of "a\\"b\\\\c"'
     assert denied_by(nats.Error(text)) == Denied("publish", 'a"b\\c', of_reply=True)
@@ -379,7 +355,6 @@ def test_a_denial_is_read_with_its_quotes() -> None:
         (nats.Error("nats: 'Authorization Violation'"), "has refused the login"),
         (nats.Error("nats: 'maximum connections exceeded'"), "takes no more connections"),
         (nats.Error('nats: permissions violation for publish to "a"'), "allow the user to publish"),
-        (js.NotFoundError(404, "stream not found", 10059), "create the stream"),
         (nats.NoRespondersError(), "enable JetStream"),
         (OSError("unreachable"), "no NATS server answers at one:4222"),
         (nats.Error("nats: something new"), "something new"),
@@ -396,15 +371,6 @@ def test_an_opening_that_the_server_refuses_is_an_outage() -> None:
     assert opening_error(known, options("one:4222")) is known
 
 
-@pytest.mark.parametrize(
-    ("is_enabled", "told"),
-    [
-        (None, "create a stream with the subject 'a.b', or enable JetStream"),
-        (True, "create a stream with the subject 'a.b'"),
-        (False, "JetStream is not enabled; to repair: enable JetStream"),
-    ],
-)
-def test_a_subject_without_a_stream_is_told_with_its_repair(
-    is_enabled: bool | None, told: str
-) -> None:
-    assert told in str(no_stream("a.b", is_enabled=is_enabled))
+def test_a_subject_without_a_stream_names_both_repairs() -> None:
+    told = str(no_stream("a.b"))
+    assert "to repair: create a stream with the subject 'a.b', or enable JetStream" in told

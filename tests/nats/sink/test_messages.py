@@ -120,7 +120,7 @@ async def test_a_message_over_the_limit_of_the_server_is_refused_before_it_is_se
 ) -> None:
     """The limit includes the headers; the server ends the connection if one byte is too many."""
     stream = await new_stream(embedded_nats)
-    async with sink(embedded_nats, f"{stream}.a", deduplicate=False) as made:
+    async with sink(embedded_nats, f"{stream}.a", message_id=lambda _: None) as made:
         errors = await send(made, RowBatch([bytes(1 << 20), bytes((1 << 20) + 1), b"small"]))
     assert list(errors) == [1]
     assert "is larger than the server's max_payload of 1,048,576" in str(errors[1])
@@ -171,7 +171,7 @@ async def test_without_ids_a_repeated_write_is_stored_again(
 ) -> None:
     stream = await new_stream(embedded_nats)
     batch = RowBatch([{"n": 1}])
-    async with sink(embedded_nats, f"{stream}.a", deduplicate=False) as made:
+    async with sink(embedded_nats, f"{stream}.a", message_id=lambda _: None) as made:
         for _ in range(2):
             assert (await made.write(batch)).outcomes == {}  # type: ignore[union-attr]  # an answer
     assert len(await read(embedded_nats, stream)) == 2
@@ -230,11 +230,6 @@ async def test_messages_of_a_key_keep_their_order_and_keys_are_sent_side_by_side
         ({"subject": "a", "stream": "a.b"}, "stream='a.b': must be a stream name"),
         ({"subject": "a", "max_in_flight": 0}, "max_in_flight=0"),
         ({"subject": "a", "ack_timeout": -1}, "ack_timeout=-1"),
-        ({"subject": "a", "deduplicate": 1}, "deduplicate=1: must be True or False"),
-        (
-            {"subject": "a", "deduplicate": False, "message_id": "n"},
-            "cannot be combined with message_id",
-        ),
         ({"subject": "a", "pasword": "x"}, "pasword=...: is not an option of NatsSink"),
     ],
 )

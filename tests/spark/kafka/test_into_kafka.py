@@ -312,7 +312,7 @@ def refusals() -> dict[str, tuple[Callable[[], Any], dict[str, Any], str]]:
             {},
             "linger_ms.*set by Sluicegate",
         ),
-        "idempotent": (sink(idempotent="yes"), {}, "idempotent='yes': must be True or False"),
+        "size": (sink(max_batch_bytes="1"), {}, "max_batch_bytes='1': must be a whole number"),
     }
 
 

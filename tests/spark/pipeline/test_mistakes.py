@@ -466,7 +466,7 @@ topic = "orders"
 bootstrap = "${KAFKA}"
 value = "boddy"
 compresion = "lz4"
-idempotent = "yes"
+max_batch_bytes = 0
 client = { linger_ms = 5 }
 security_protocol = "SASL_SSL"
 sasl_username = "me"
@@ -481,7 +481,7 @@ FOUND_OF_KAFKA = """\
 : write.delivery: 'bucket' cannot be kept: *cannot write in a transaction: *
 : sinks.topic.value: there is no column 'boddy'; did you mean 'body'?
 : sinks.topic.compresion: is unknown to kafka; did you mean 'compression'?
-: sinks.topic.idempotent: idempotent='yes': must be True or False
+: sinks.topic.max_batch_bytes: max_batch_bytes=0: must be a whole number of at least 1
 : sinks.topic.client: client={'linger_ms': ...}: is set by Sluicegate: the batcher decides *
 : sinks.topic.ssl_cafil: is unknown to kafka; did you mean 'ssl_cafile'?
 : sinks.nowhere.bootstrap: is missing

@@ -10,21 +10,18 @@ from ..._core.public import later
 
 if TYPE_CHECKING:
     from ...files.letters import FileStore
-    from ...kafka.letters import KafkaStore
     from ...postgres.letters.store import PostgresStore, prepare
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
             "..files.letters": ["FileStore"],
-            "..kafka.letters": ["KafkaStore"],
             "..postgres.letters.store": ["prepare", "PostgresStore"],
         },
     )
 
 __all__ = [
     "FileStore",
-    "KafkaStore",
     "PostgresStore",
     "prepare",
 ]

@@ -1,11 +1,10 @@
 """The arguments of `sluicegate dlq`: the store, the selection of letters, and the rest.
 
-A store is a PostgreSQL DSN, a URL of a Kafka topic, or the path of a file.
+A store is a PostgreSQL DSN, or the path of a file.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,9 +48,7 @@ def dlq_options(parser: Parser) -> None:
         command = add(name, text, f"sluicegate dlq {name} {_EXAMPLES[name]}")
         command.add_argument(
             "store",
-            help="path of a file written by FileSink; postgresql://...; "
-            "kafka://HOST:PORT/TOPIC written by KafkaSink; missing parts come from PG* and KAFKA_* "
-            "variables",
+            help="path of a file written by FileSink; or postgresql://..., whose missing parts come from PG* variables",
         )
         _table_options(command)
         if name == "show":
@@ -165,14 +162,10 @@ def selection_of(options: argparse.Namespace) -> Selection:
 def store_of(name: str, table: str, schema: str | None) -> Store:
     """Return the store of dead letters with this name, not opened.
 
-    A URL of a topic is a `KafkaStore`, a PostgreSQL DSN a `PostgresStore` with this table and
-    schema, and anything else the path of a `FileStore`. Raises `StoreError` for
-    any other URL, and `ConfigError` for a bad table.
+    A PostgreSQL DSN is a `PostgresStore` with this table and schema, and anything else the path of
+    a `FileStore`. Raises `StoreError` for any other URL, and `ConfigError` for a
+    bad table.
     """
-    if is_topic(name):
-        from . import KafkaStore  # loads its client
-
-        return KafkaStore(name, os.environ)
     if not is_dsn(name):
         return FileStore(path_of(name))
     return PostgresStore(name, check_table(table), schema)
@@ -190,18 +183,13 @@ def is_dsn(name: str) -> bool:
     return name.startswith(("postgresql:", "postgres:"))
 
 
-def is_topic(name: str) -> bool:
-    """Return whether it names a topic of Kafka."""
-    return name.startswith("kafka:")
-
-
 def path_of(name: str) -> Path:
     """Return the path of a file. Raises `StoreError`."""
     if not name:
         raise StoreError(f"the name of the store is empty; {UNSET}")
     if hide(name) != name or "://" in name or "\0" in name:
         raise StoreError(
-            f"{hide(name)}: a store is the path of a file, or begins with postgresql:// "
-            "or kafka://; copy objects to a file first"
+            f"{hide(name)}: a store is the path of a file, or begins with postgresql://; copy "
+            "objects and records of a topic to a file first"
         )
     return Path(name)

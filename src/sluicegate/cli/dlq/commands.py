@@ -37,7 +37,6 @@ from .arguments import (
     check_table,
     dlq_options,
     is_dsn,
-    is_topic,
     path_of,
     selection_of,
     store_of,
@@ -211,9 +210,6 @@ async def init(options: argparse.Namespace) -> int:
     Raises `StoreError` if the name is not that of a store or the server refuses, and `ConfigError`
     for a bad table.
     """
-    if is_topic(options.store):
-        say("nothing to do: the first replay creates the topic of its notes, TOPIC.replayed")
-        return OK
     if not is_dsn(options.store):
         path = path_of(options.store)
         say(f"{path}: nothing to do, FileSink creates a file of dead letters itself")

@@ -47,8 +47,7 @@ _FORGOTTEN = {
 }
 _REPAIRS = {
     kafka.TopicAuthorizationFailedError.errno: "grant its user WRITE and DESCRIBE on the topic",
-    kafka.ClusterAuthorizationFailedError.errno: "grant its user IDEMPOTENT_WRITE on the cluster, "
-    "or use idempotent=False",
+    kafka.ClusterAuthorizationFailedError.errno: "grant its user IDEMPOTENT_WRITE on the cluster",
     kafka.InvalidTopicError.errno: "use a topic that producers may write to",
     kafka.UnknownTopicOrPartitionError.errno: "create the topic",
     kafka.TransactionalIdAuthorizationFailed.errno: "grant its user WRITE on the transactional id",

@@ -46,26 +46,17 @@ def is_rebalanced(error: BaseException) -> bool:
 
 def reason_of(error: BaseException, options: MemberOptions) -> str:
     """Return why nothing can be delivered, as text for operators, without values of options."""
-    group, bootstrap = options.group, options.bootstrap
-    if isinstance(error, kafka.TopicAuthorizationFailedError):
-        return groups.no_right_to_topics(_topics(error))
-    if isinstance(error, kafka.GroupAuthorizationFailedError):
-        return groups.no_right_to_group(group)
-    if isinstance(error, kafka.InconsistentGroupProtocolError):
-        return groups.other_protocol(group)
-    if isinstance(error, kafka.InvalidSessionTimeoutError):
-        return groups.bad_session_timeout(options.session_timeout)
-    if isinstance(error, kafka.InvalidTopicError):
-        return groups.bad_topic_name(for_log(error))
-    if isinstance(error, _REFUSED_LOGIN):
-        return groups.refused_login(bootstrap, type(error).__name__)
-    if isinstance(error, kafka.UnknownTopicOrPartitionError):
-        return groups.no_partition(for_log(error))
+    told, name, code = for_log(error), type(error).__name__, 0
     if isinstance(error, _UNREACHABLE):
-        return groups.unreachable(bootstrap)
-    if options.instance is not None and "UnknownError" in str(error):  # FENCED_INSTANCE_ID
-        return groups.refused_instance(options.instance)
-    return for_log(error)
+        return groups.unreachable(options.bootstrap)
+    if isinstance(error, kafka.BrokerResponseError):
+        code = error.errno
+    elif isinstance(error, _REFUSED_LOGIN):
+        code = kafka.SaslAuthenticationFailed.errno
+    if options.instance is not None and "UnknownError" in str(error):  # aiokafka does not know it
+        code = groups.FENCED_INSTANCE
+    topics = _topics(error) if code == groups.TOPIC_DENIED else ()
+    return groups.reason(code, options, name=name, told=told, topics=topics)
 
 
 def opening_error(error: Exception, bootstrap: str) -> Exception:

@@ -9,8 +9,7 @@ Some aiokafka calls that close a client never return. Their limits end with the 
 consumer, but each has at least `AT_LEAST` seconds.
 
 Written for aiokafka 0.13 and 0.14, as the extra `kafka` requires. Importing this module raises
-`MissingExtra` if a name no longer exists, as does `MemberInternals`: all that construct a class for
-Kafka import it.
+`MissingExtra` with any other version: all that construct a class for Kafka import it.
 """
 
 # pyright: reportPrivateUsage=false, reportUnknownArgumentType=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -34,22 +33,11 @@ from ..._core.source import Position, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterator, Mapping
 
-
-def _other_version(missing: str) -> MissingExtra:
-    """Return the error for a version of aiokafka that does not have a name."""
-    return MissingExtra(
-        f"aiokafka {aiokafka.__version__} is installed, which has no {missing}; Sluicegate needs the "
-        "package aiokafka 0.13 or 0.14, which the extra 'kafka' provides: "
-        'pip install "sluicegate[kafka]"',
-        name="aiokafka",
-    )
-
-
 try:
     from aiokafka import AIOKafkaConsumer
     from aiokafka import errors as kafka
     from aiokafka.client import AIOKafkaClient, ConnectionGroup
-    from aiokafka.conn import AIOKafkaConnection, CloseReason, create_conn
+    from aiokafka.conn import CloseReason, create_conn
     from aiokafka.consumer.fetcher import PartitionRecords
     from aiokafka.protocol.fetch import FetchRequest
     from aiokafka.protocol.group import JoinGroupRequest, SyncGroupRequest
@@ -61,45 +49,20 @@ try:
     _Batch: Any = default_records._DefaultRecordBatchPy
     _Record: Any = default_records._DefaultRecordPy
     _Batches: Any = memory_records._MemoryRecordsPy
+    if not aiokafka.__version__.startswith(("0.13.", "0.14.")):
+        raise ImportError("its private parts may differ")
 except (ImportError, AttributeError) as error:
-    raise _other_version(f"part that is used ({error})") from error
+    raise MissingExtra(
+        f"aiokafka {aiokafka.__version__} is installed ({error}); Sluicegate needs the package aiokafka "
+        "0.13 or 0.14, which the extra 'kafka' provides: pip install \"sluicegate[kafka]\"",
+        name="aiokafka",
+    ) from error
 
 _UNKNOWN_OFFSET = -1
-_NAMES = {
-    "_client": ("force_metadata_update", "close"),
-    "_coordinator": (
-        "generation",
-        "coordinator_id",
-        "check_errors",
-        "_coordination_task",
-        "_do_commit_offsets",
-        "_do_fetch_commit_offsets",
-    ),
-    "_fetcher": (
-        "_create_fetch_waiter",
-        "_records",
-        "_fetch_max_wait_ms",
-        "_max_partition_fetch_bytes",
-        "_isolation_level",
-        "_check_crcs",
-        "close",
-    ),
-    "_subscription": ("reassignment_in_progress", "subscription"),
-}
-_ATTRIBUTES: dict[Any, tuple[str, ...]] = {
-    AIOKafkaClient: ("_conns", "_request_timeout_ms"),
-    AIOKafkaConnection: ("_last_action", "_request_timeout"),
-}
-"""Those that the initialization of an object sets."""
 CLIENT_OPTIONS = frozenset(inspect.signature(AIOKafkaClient).parameters)
 CONSUMER_OPTIONS = frozenset(inspect.signature(AIOKafkaConsumer).parameters)
 AT_LEAST = 0.05
 """Seconds that closing a client is given at least."""
-
-for _kind, _attributes in _ATTRIBUTES.items():
-    for _name in _attributes:
-        if _name not in _kind.__init__.__code__.co_names:
-            raise _other_version(f"{_kind.__name__}.{_name}")
 
 
 class CuttingClient(AIOKafkaClient):  # type: ignore[misc]  # it comes without types
@@ -318,11 +281,7 @@ class MemberInternals:
         self._has_started = False
 
     def _begin(self) -> None:
-        """Find the parts of the started client. Raises `MissingExtra` if one no longer exists."""
-        for part, names in _NAMES.items():
-            for name in names:
-                if not hasattr(getattr(self._client, part, None), name):
-                    raise _other_version(f"AIOKafkaConsumer.{part}.{name}")
+        """Find the parts of the started client."""
         self._coordinator = self._client._coordinator
         self._fetcher = self._client._fetcher
         self._subscription = self._client._subscription

@@ -19,10 +19,10 @@ from ..arguments import (
     LONGEST_HEARTBEAT,
     client_options,
     milliseconds,
-    name_of,
     options_of,
     seconds_of,
 )
+from ..groups import GroupOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +56,7 @@ _OF_PRODUCER = {
     "acks": "every record is acknowledged by all replicas in sync",
     "api_version": "it is negotiated with each broker",
     "compression_type": "use compression=...",
-    "enable_idempotence": "use idempotent=...",
+    "enable_idempotence": "every producer is idempotent",
     "key_serializer": "key=... is also a function of an item",
     "linger_ms": "the batcher decides when a batch is complete: Limits(max_delay=...)",
     "loop": "the running loop is used",
@@ -75,50 +75,26 @@ MAX_BATCH_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class MemberOptions(ClientOptions):
+class MemberOptions(GroupOptions):
     """Options of a consumer group member. Times are in seconds."""
 
-    group: str
-    instance: str | None
-    session_timeout: float
-    rebalance_timeout: float
     max_poll_interval: float
-    commit_timeout: float
-    client: Mapping[str, Any]
 
     @classmethod
     def of(
-        cls,
-        *,
-        access: KafkaAccess,
-        group: object,
-        instance: object,
-        session_timeout: object,
-        rebalance_timeout: object,
-        max_poll_interval: object,
-        commit_timeout: object,
-        client: Mapping[str, object] | None,
+        cls, *, access: KafkaAccess, client: Mapping[str, object] | None, **given: object
     ) -> MemberOptions:
         """Check the arguments. Raises `ConfigError`, and `MissingExtra` without aiokafka."""
         need("aiokafka", "kafka", "KafkaSource")
         from .internals import CONSUMER_OPTIONS
 
         of = "KafkaSource, nor of AIOKafkaConsumer"
-        options = cls(
-            access=access,
-            group=name_of("group", group),
-            instance=None if instance is None else name_of("instance", instance),
-            session_timeout=seconds_of("session_timeout", session_timeout),
-            rebalance_timeout=seconds_of("rebalance_timeout", rebalance_timeout),
-            max_poll_interval=seconds_of("max_poll_interval", max_poll_interval),
-            commit_timeout=seconds_of("commit_timeout", commit_timeout),
-            client=client_options(
-                {**access.client, **options_of(client)}, CONSUMER_OPTIONS, _OF_MEMBER, of
-            ),
-        )
+        passed = {**access.client, **options_of(client)}
+        checked = client_options(passed, CONSUMER_OPTIONS, _OF_MEMBER, of)
+        options = cls(access=access, **cls.checked(client=checked, **given))
         if options.revoke_within <= 0:
             rule = "must be shorter than rebalance_timeout and max_poll_interval"
-            raise checks.bad("commit_timeout", commit_timeout, rule)
+            raise checks.bad("commit_timeout", given["commit_timeout"], rule)
         return options
 
     @property
@@ -154,9 +130,6 @@ class MemberOptions(ClientOptions):
             "max_poll_interval_ms": milliseconds(self.max_poll_interval),
         }
 
-    def __repr__(self) -> str:
-        return f"MemberOptions(bootstrap={self.bootstrap!r}, group={self.group!r})"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ProducerOptions(ClientOptions):
@@ -164,7 +137,6 @@ class ProducerOptions(ClientOptions):
 
     compression: str | None
     max_batch_bytes: int
-    is_idempotent: bool
     transaction_timeout: float
     client: Options
 
@@ -175,7 +147,6 @@ class ProducerOptions(ClientOptions):
         access: KafkaAccess,
         compression: str | None,
         max_batch_bytes: int,
-        idempotent: object,
         transaction_timeout: object,
     ) -> ProducerOptions:
         """Check the arguments. Raises `ConfigError`, and `MissingExtra` without aiokafka."""
@@ -186,7 +157,6 @@ class ProducerOptions(ClientOptions):
             access=access,
             compression=_codec(compression),
             max_batch_bytes=checks.count("max_batch_bytes", max_batch_bytes),
-            is_idempotent=checks.flag("idempotent", idempotent),
             transaction_timeout=seconds_of("transaction_timeout", transaction_timeout),
             client=client_options(
                 access.client, CLIENT_OPTIONS, _OF_PRODUCER, "KafkaSink, nor of aiokafka's client"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .options import ProducerOptions
 
 NO_ID = (-1, -1)
-"""The id and epoch of a producer that is not idempotent."""
+"""The id and epoch of a batch that is not sealed."""
 ALL = -1
 """Acknowledgement by all in-sync replicas."""
 _FIND_TRIES = 5
@@ -193,8 +193,7 @@ class Producer:
 
     def seal(self, log: PartitionLog, builder: Any, count: int) -> SealedRecords:
         """Return the batch with the next sequence number of its partition."""
-        if self._id != NO_ID:
-            builder.set_producer_state(*self._id, log.sequence)
+        builder.set_producer_state(*self._id, log.sequence)
         return SealedRecords(log.partition, bytes(builder.build()), count)
 
     async def produce(
@@ -300,8 +299,7 @@ class ProducerSession(Producer):
         """Connect, and obtain an id. On aiokafka errors, closes everything and raises them."""
         try:
             await self._bootstrap()
-            if self._options.is_idempotent:
-                self._begin_as(await self._new_id())
+            self._begin_as(await self._new_id())
         except BaseException:
             await self.stop(self._options.close_timeout)
             raise

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..arguments import StartPoint
     from .member import GroupMember
     from .membership import ArrivingClaim, GroupClaims
-    from .options import GroupOptions
+    from .options import ConfluentOptions
     from .reader import PartitionReader, Run
 
 AHEAD = 10_000
@@ -66,7 +66,7 @@ class ShareFetcher:
         member: GroupMember,
         membership: GroupClaims,
         *,
-        options: GroupOptions,
+        options: ConfluentOptions,
         start: StartPoint,
         troubles: Troubles,
     ) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
-    from .options import GroupOptions
+    from .options import ConfluentOptions
 
 T = TypeVar("T")
 
@@ -76,7 +76,9 @@ class GroupListener(Protocol):
 class GroupMember:
     """One membership, from subscribing to leaving. Used once, on one loop."""
 
-    def __init__(self, options: GroupOptions, threads: Executor, listener: GroupListener) -> None:
+    def __init__(
+        self, options: ConfluentOptions, threads: Executor, listener: GroupListener
+    ) -> None:
         self._options = options
         self._listener = listener
         given = {

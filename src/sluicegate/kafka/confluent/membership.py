@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..arguments import StartPoint
     from ..groups import History
     from .member import GroupMember
-    from .options import GroupOptions
+    from .options import ConfluentOptions
     from .reader import Run
 
 logger = logging.getLogger("sluicegate.kafka")
@@ -57,7 +57,7 @@ class GroupClaims:
     def __init__(
         self,
         host: ClaimHost,
-        options: GroupOptions,
+        options: ConfluentOptions,
         start: StartPoint,
         troubles: Troubles,
         history: History,

@@ -19,15 +19,14 @@ from ..._core import checks
 from ..._core.errors import ConfigError
 from ..._core.extras import need
 from ..._core.text import text_of
-from ..access import OF_LIBRDKAFKA, ClientOptions, of_librdkafka
+from ..access import OF_LIBRDKAFKA, of_librdkafka
 from ..arguments import (
     LONGEST_HEARTBEAT,
     client_options,
     milliseconds,
-    name_of,
     options_of,
-    seconds_of,
 )
+from ..groups import GroupOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,59 +69,41 @@ _SESSION = 45.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class GroupOptions(ClientOptions):
+class ConfluentOptions(GroupOptions):
     """Options of a consumer group member. Times are in seconds."""
 
-    group: str
     protocol: GroupProtocol
-    instance: str | None
-    session_timeout: float
-    rebalance_timeout: float
-    commit_timeout: float
-    client: Mapping[str, Any]
 
     @classmethod
     def of(
         cls,
         *,
         access: KafkaAccess,
-        group: object,
         protocol: object,
-        instance: object,
         session_timeout: object,
-        rebalance_timeout: object,
-        commit_timeout: object,
         client: Mapping[str, object] | None,
-    ) -> GroupOptions:
+        **given: object,
+    ) -> ConfluentOptions:
         """Check the arguments. Raises `ConfigError`, and `MissingExtra` without confluent-kafka."""
         need("confluent_kafka", "kafka-confluent", "ConfluentKafkaSource")
         if protocol == "consumer" and session_timeout is not None:
             rule = 'is a setting of the broker with protocol="consumer"'
             raise checks.bad("session_timeout", session_timeout, rule)
+        passed = client_options({**access.client, **options_of(client)}, None, _OWNED, "")
+        seconds = session_timeout or _SESSION
         options = cls(
             access=access,
-            group=name_of("group", group),
             protocol=checks.choice("protocol", cast("GroupProtocol", protocol), _PROTOCOLS),
-            instance=None if instance is None else name_of("instance", instance),
-            session_timeout=seconds_of("session_timeout", session_timeout or _SESSION),
-            rebalance_timeout=seconds_of("rebalance_timeout", rebalance_timeout),
-            commit_timeout=seconds_of("commit_timeout", commit_timeout),
-            client=client_options({**access.client, **options_of(client)}, None, _OWNED, ""),
+            **cls.checked(client=passed, session_timeout=seconds, **given),
         )
         of_librdkafka(access)
         if options.revoke_within <= 0:
-            raise checks.bad(
-                "commit_timeout", commit_timeout, "must be shorter than rebalance_timeout"
-            )
+            rule = "must be shorter than rebalance_timeout"
+            raise checks.bad("commit_timeout", given["commit_timeout"], rule)
         if options.rebalance_timeout < options.session_timeout and protocol == "cooperative":
             rule = "must be at least session_timeout, for librdkafka"
-            raise checks.bad("rebalance_timeout", rebalance_timeout, rule)
+            raise checks.bad("rebalance_timeout", given["rebalance_timeout"], rule)
         return options
-
-    @property
-    def revoke_within(self) -> float:
-        """Time limit of a drain in a rebalance, in seconds; leaves time for the commit after it."""
-        return self.rebalance_timeout - self.commit_timeout
 
     def of_reader(self) -> dict[str, Any]:
         """Return the options of a client that reads assigned partitions and is not a member."""
@@ -177,9 +158,6 @@ class GroupOptions(ClientOptions):
         if any(len(value := str(each)) > 1 and value in told for each in given.values()):
             told = type(error).__name__
         return ConfigError(f"librdkafka refuses its options: {told}")
-
-    def __repr__(self) -> str:
-        return f"GroupOptions(bootstrap={self.bootstrap!r}, group={self.group!r})"
 
 
 def _number(value: object) -> int:

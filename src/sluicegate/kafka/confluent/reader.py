@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError
 
-    from .options import GroupOptions
+    from .options import ConfluentOptions
 
 
 class PartitionReader:
     """Reads partitions, each from its own offset."""
 
     def __init__(
-        self, options: GroupOptions, threads: Executor, failed: Callable[[KafkaError], None]
+        self, options: ConfluentOptions, threads: Executor, failed: Callable[[KafkaError], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._failed = failed

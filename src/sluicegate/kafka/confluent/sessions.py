@@ -18,6 +18,7 @@ import logging
 import math
 import re
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, TopicCollection
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from ..._core.source import ClaimHost, Fetched, Position, SourceClaim
     from ..arguments import StartPoint, Topics
-    from .options import GroupOptions
+    from .options import ConfluentOptions
 
 logger = logging.getLogger("sluicegate.kafka")
 THREADS = 8
@@ -60,28 +61,17 @@ class GroupSessions:
     """The sessions of an open source, one at a time. Raises `ConfigError` for rejected options."""
 
     def __init__(
-        self, options: GroupOptions, topics: Topics, start: StartPoint, host: ClaimHost
+        self, options: ConfluentOptions, topics: Topics, start: StartPoint, host: ClaimHost
     ) -> None:
         self._options = options
-        self._topics = topics
-        self._start = start
-        self._host = host
         self._troubles = Troubles(host, options.group, logger)
-        self._history = History()
+        self._new = partial(
+            GroupSession, options, topics, start, host, troubles=self._troubles, history=History()
+        )
         self._begun = Signal()
         self._ends: dict[SourceClaim, int] = {}
         """The last known ends."""
         self._session: GroupSession | None = self._new()
-
-    def _new(self) -> GroupSession:
-        return GroupSession(
-            self._options,
-            self._topics,
-            self._start,
-            self._host,
-            troubles=self._troubles,
-            history=self._history,
-        )
 
     async def run(self) -> None:
         """Run sessions until cancelled; begin a new one whenever one has died."""
@@ -148,7 +138,7 @@ class GroupSession:
 
     def __init__(
         self,
-        options: GroupOptions,
+        options: ConfluentOptions,
         topics: Topics,
         start: StartPoint,
         host: ClaimHost,
@@ -342,7 +332,7 @@ class GroupSession:
 
 
 @contextmanager
-def _check_options(options: GroupOptions) -> Generator[None]:
+def _check_options(options: ConfluentOptions) -> Generator[None]:
     try:
         yield
     except (KafkaException, TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ from ..._core.source import SourceCapabilities
 from ..access import KafkaAccess, access_of
 from ..groups import GroupSource
 from ..parallel_consumer_map import confluent_ranges
-from .options import GroupOptions
+from .options import ConfluentOptions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
@@ -87,7 +87,7 @@ class ConfluentKafkaSource(GroupSource["GroupSessions"]):
         commit_timeout: float | timedelta = 5.0,
         client: Mapping[str, Any] | None = None,
     ) -> None:
-        self._options = GroupOptions.of(
+        self._options = ConfluentOptions.of(
             access=access_of(bootstrap),
             group=group,
             protocol=protocol,

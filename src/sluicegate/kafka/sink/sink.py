@@ -22,7 +22,7 @@ from ..._core.sink import Capabilities
 from ..._core.trace_context import item_traces
 from ..._core.values.encoding import getter
 from ..access import KafkaAccess, access_of
-from ..arguments import TOPIC
+from ..arguments import topic_of
 from ..client.options import MAX_BATCH_BYTES, ProducerOptions
 from ..errors import classify_kafka
 from .records import RecordMaker, RecordParts, part, with_trace
@@ -84,14 +84,13 @@ class KafkaSink(Openable):
         max_batch_bytes: the maximum size of a batch for a partition, before compression; default
             1,000,000. A larger record is sent alone. The topic's `max.message.bytes` must be at
             least as large.
-        idempotent: whether brokers recognize records that they have already stored, so that a lost
-            response causes no duplicates while the sink is open. Default `True`.
         transaction_timeout: seconds without progress after which a broker aborts a transaction of
             `flow.transaction`; default 60.
 
     All in-sync replicas acknowledge each record (`acks=all`). The records of a write are stored in
     each partition in their order, even after a retry. Batches are formed by the batcher only: the
-    sink adds no linger.
+    sink adds no linger. Brokers recognize records that they have already stored (the producer is
+    idempotent), so a lost response causes no duplicates while the sink is open.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. Constructing does
     not suspend and connects to nothing. Opening suspends; it connects and looks up a fixed topic.
@@ -119,7 +118,6 @@ class KafkaSink(Openable):
         partition: str | Callable[[Any], int | None] | None = None,
         compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None,
         max_batch_bytes: int = MAX_BATCH_BYTES,
-        idempotent: bool = True,
         transaction_timeout: float | timedelta = 60.0,
     ) -> None:
         self._topic = _topic(topic, topic_field)
@@ -143,7 +141,6 @@ class KafkaSink(Openable):
             access=access_of(bootstrap),
             compression=compression,
             max_batch_bytes=max_batch_bytes,
-            idempotent=idempotent,
             transaction_timeout=transaction_timeout,
         )
         self._session: ProducerSession | None = None
@@ -161,7 +158,7 @@ class KafkaSink(Openable):
         """
         return Capabilities(
             key_prefix_safe=True,
-            repeatable="write" if self._options.is_idempotent else None,
+            repeatable="write",
             several_destinations=self._topic is None,
         )
 
@@ -228,12 +225,10 @@ class KafkaSink(Openable):
         """
         session = await self._current()
         assert self._sent_items is not None
-        return await self._write(
-            session, self._sent_items, batch, resends=self._options.is_idempotent
-        )
+        return await self._write(session, self._sent_items, batch)
 
     async def _write(
-        self, producer: Producer, sent_items: SentItems, batch: Batch[Any], *, resends: bool
+        self, producer: Producer, sent_items: SentItems, batch: Batch[Any]
     ) -> WriteResult | None:
         from .write import KafkaWrite
 
@@ -247,7 +242,6 @@ class KafkaSink(Openable):
             columns,
             topic=self._topic,
             by_key=self._maker.places_by_key,
-            resends=resends,
         ).run()
 
     async def _current(self) -> ProducerSession:
@@ -330,7 +324,7 @@ class KafkaSink(Openable):
         from .claims import KafkaTransaction
         from .write import SentItems
 
-        write = partial(self._write, producer, SentItems(), resends=True)
+        write = partial(self._write, producer, SentItems())
         within = KafkaTransaction(unit, self.capabilities, write)
         try:
             try:
@@ -383,7 +377,4 @@ def _topic(topic: object, field: object) -> str | None:
         raise checks.bad("topic", topic, rule)
     if field is not None or callable(topic):
         return None
-    if not isinstance(topic, str) or not TOPIC.fullmatch(topic):
-        rule = "must be a topic name (letters, digits, '.', '_', '-', at most 249), or a function"
-        raise checks.bad("topic", topic, rule)
-    return topic
+    return topic_of("topic", topic)

@@ -57,7 +57,6 @@ class KafkaWrite:
         *,
         topic: str | None,
         by_key: bool,
-        resends: bool,
     ) -> None:
         self._session = session
         self._sent_items = sent_items
@@ -65,7 +64,6 @@ class KafkaWrite:
         self._columns = columns
         self._topic = topic
         self._by_key = by_key
-        self._resends = resends
         self._errors: dict[int, BaseException] = dict(columns.errors)
         self._lanes: dict[TopicPartition, PartitionWrite] = {}
         self._attached: dict[int, SentItem] = {}
@@ -142,9 +140,7 @@ class KafkaWrite:
 
     def _lane(self, partition: TopicPartition, places: Collection[int]) -> None:
         log = self._session.log(partition)
-        self._lanes[partition] = PartitionWrite(
-            self._session, log, self._columns, [*places], resends=self._resends
-        )
+        self._lanes[partition] = PartitionWrite(self._session, log, self._columns, [*places])
 
     # -- rounds ------------------------------------------------------------------------------------
 
@@ -221,11 +217,8 @@ class KafkaWrite:
         """Remember a batch in doubt, and unlock the partition."""
         if (doubt := lane.in_doubt) is not None:
             batch, indices = doubt
-            if self._resends:
-                tokens = self._batch.item_keys()
-                self._sent_items.remember(batch, [tokens[index] for index in indices])
-            else:
-                lane.log.mark_refused()  # no later write may resend it
+            tokens = self._batch.item_keys()
+            self._sent_items.remember(batch, [tokens[index] for index in indices])
         lane.log.lock.release()
 
     def _details(self) -> dict[int, object]:
@@ -282,14 +275,11 @@ class PartitionWrite:
         log: PartitionLog,
         columns: Columns,
         places: Sequence[int],
-        *,
-        resends: bool,
     ) -> None:
         self.log = log
         self._session = session
         self._columns = columns
         self._pending = list(places)
-        self._resends = resends
         self._at_most = len(self._pending)
         self._filled: _Filled | None = None
         self._own: SealedRecords | None = None
@@ -392,7 +382,7 @@ class PartitionWrite:
             if batch is self._own:
                 self._mark_stored(answer)
             return
-        if answer.may_pass and self._tries + 1 < TRIES and (self._resends or not answer.is_unknown):
+        if answer.may_pass and self._tries + 1 < TRIES:
             self._tries += 1
             return
         if answer.is_unknown:
@@ -416,9 +406,6 @@ class PartitionWrite:
     def _give_up(self, batch: SealedRecords, answer: Failed) -> None:
         if batch is self._own:
             self._fail(self._sent, answer.error)
-        if not self._resends:
-            self.log.mark_refused()
-            return
         self._given_up = answer.error
         self._fail(self._pending, self._unsent_error(answer.error))
 

@@ -20,7 +20,7 @@ from ..._core.send import send
 from ..._core.source import Position, TopicPartition
 from ..._core.transaction import transaction
 from ...flow.state.changes import StateMark, for_the_source
-from .topic import MARKS, FoundState, StateContent, content_of, mark_key
+from .topic import MARKS, StateContent, content_of, mark_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
@@ -123,8 +123,7 @@ class KafkaKeeper:
             offset = records[-1].offset
             yield page
         content = await content_of(entries)
-        found = FoundState(other or mark, content, owned.position)
-        self._topic.check(found, self._group, partition)
+        self._topic.check(other or mark, content, owned.position, self._group, partition)
         owned.restore(0 if mark is None else mark.number, content, offset)
 
     def _as_stored(self, value: bytes | None) -> Stored | None:

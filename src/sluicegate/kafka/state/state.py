@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ..._core import checks
 from ..._core.checks import bad
@@ -16,7 +15,7 @@ from ...flow.state.changes import ChangeLog
 from ...flow.state.positions import PositionedState
 from ...flow.state.store import KeptStore, check_decodes, checked_codec
 from ..access import KafkaAccess, access_of
-from ..arguments import TOPIC
+from ..arguments import topic_of
 from ..client.options import MAX_BATCH_BYTES, ProducerOptions
 from ..sink.sink import KafkaSink
 from ..source.source import KafkaSource
@@ -54,7 +53,6 @@ class KafkaState(PositionedState):
             10,000. At this limit, no later event of the partition begins until they are stored.
         max_pending_bytes: the same in bytes of keys, encoded values and forwarded records; default
             16 MiB.
-        topic_config: more settings of a created topic, by Kafka's names.
         transaction_timeout: as for `KafkaSink`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. The constructor
@@ -74,7 +72,6 @@ class KafkaState(PositionedState):
         codec: StateCodec | None = None,
         max_pending: int = 10_000,
         max_pending_bytes: int = 16 << 20,
-        topic_config: Mapping[str, str] | None = None,
         transaction_timeout: float | timedelta = 60.0,
     ) -> None:
         super().__init__()
@@ -94,22 +91,14 @@ class KafkaState(PositionedState):
             partition=attrgetter("partition"),
             transaction_timeout=transaction_timeout,
         )
-        checks.text("topic", topic)
-        if not TOPIC.fullmatch(topic):
-            rule = "must be 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'"
-            raise bad("topic", topic, rule)
+        topic_of("topic", topic)
         options = ProducerOptions.of(
             access=access,
             compression=None,
             max_batch_bytes=MAX_BATCH_BYTES,
-            idempotent=True,
             transaction_timeout=transaction_timeout,
         )
-        self._topic = StateTopic(
-            topic,
-            options,
-            _checked_config(topic_config),
-        )
+        self._topic = StateTopic(topic, options)
 
     @property
     def creation(self) -> str:
@@ -156,25 +145,6 @@ class KafkaStore(KeptStore):
         self.add_forwarded(record)
 
 
-def _checked_config(given: Mapping[str, str] | None) -> dict[str, str]:
-    """Check the settings of a topic. Raises `ConfigError`."""
-    rule = "must be a mapping of strings to strings, with Kafka's names of settings"
-    if given is None:
-        return {}
-    if not isinstance(cast("object", given), Mapping):
-        raise bad("topic_config", given, rule)
-    from .topic import COMPACT
-
-    for name, value in given.items():
-        if not isinstance(cast("object", name), str) or not isinstance(cast("object", value), str):
-            raise bad("topic_config", {name: value}, rule)
-        if name == "cleanup.policy" and value != COMPACT:
-            raise bad(
-                "topic_config", {name: value}, "must keep the last value of each key: compact"
-            )
-    return dict(given)
-
-
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
     """A record for `EventContext.forward` of a consumer whose state is a `KafkaState`.
@@ -198,9 +168,7 @@ class KafkaRecord:
     partition: int | None = None
 
     def __post_init__(self) -> None:
-        if not TOPIC.fullmatch(checks.text("topic", self.topic)):
-            rule = "must be 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'"
-            raise checks.bad("topic", self.topic, rule)
+        topic_of("topic", self.topic)
         for name, part in (("value", self.value), ("key", self.key)):
             _check_part(name, part)
         if self.value is None and self.key is None:

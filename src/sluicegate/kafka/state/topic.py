@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
@@ -85,28 +84,12 @@ def mark_key(group: str, topic: str) -> bytes:
     return MARKS + f"sluicegate {group} {topic}".encode()
 
 
-@dataclass(frozen=True, slots=True)
-class FoundState:
-    """The contents of a partition of the topic, and the group's position."""
-
-    mark: StateMark | None
-    """The last mark, or one of another group or topic."""
-    content: StateContent
-    position: Position | None
-
-
 class StateTopic:
     """The topic on its brokers."""
 
-    def __init__(
-        self,
-        name: str,
-        options: ProducerOptions,
-        settings: Mapping[str, str],
-    ) -> None:
+    def __init__(self, name: str, options: ProducerOptions) -> None:
         self.name = name
         self._options = options
-        self._settings = {**settings, "cleanup.policy": COMPACT}
         self._partitions = 0
         self._needed = 0
         """The number of partitions of the source's topic."""
@@ -116,8 +99,8 @@ class StateTopic:
     @property
     def creation(self) -> str:
         """The command that creates the topic with N partitions."""
-        settings = " ".join(f"--config {name}={value}" for name, value in self._settings.items())
-        return f"kafka-topics.sh --create --topic {self.name} --partitions N {settings}"
+        settings = f"--partitions N --config cleanup.policy={COMPACT}"
+        return f"kafka-topics.sh --create --topic {self.name} {settings}"
 
     def check_value(self, key: str, stored: Stored) -> None:
         """Raise `ConfigError` for a value that does not fit into a record of the topic."""
@@ -199,7 +182,7 @@ class StateTopic:
     async def _create(self, admin: TopicAdmin, partitions: int) -> None:
         try:
             replicas = min(REPLICAS, await admin.brokers())
-            await admin.create(self.name, partitions, replicas, self._settings)
+            await admin.create(self.name, partitions, replicas)
         except TopicRefused as error:
             command = self.creation.replace("partitions N", f"partitions {partitions}")
             rule = f"does not exist, and cannot be created ({error}); create it by: {command}"
@@ -214,12 +197,21 @@ class StateTopic:
         """Yield all committed records of a partition, one page at a time."""
         return committed_pages(self._options, TopicPartition(self.name, partition))
 
-    def check(self, found: FoundState, group: str, partition: TopicPartition) -> None:
-        """Raise `ConfigError` unless this is the state of the group's position in a partition."""
-        mark, position = found.mark, found.position
+    def check(
+        self,
+        mark: StateMark | None,
+        content: StateContent,
+        position: Position | None,
+        group: str,
+        partition: TopicPartition,
+    ) -> None:
+        """Raise `ConfigError` unless this is the state of the group's position in a partition.
+
+        `mark` is the last one of the topic, or one of another group or topic.
+        """
         at = "no position" if position is None else f"the position {position.offset}"
         differs = mismatch(mark, position)
-        if mark is None and found.content.entries:
+        if mark is None and content.entries:
             rule = "has records that were not written by a state; use a topic only for the state"
         elif mark is None:
             if differs is None:
@@ -245,9 +237,9 @@ class StateTopic:
                 f"has lost the end of the state of {partition}: its last transaction has number "
                 f"{mark.number}, but the position {mark.position} was stored by another one. {_START_OVER}"
             )
-        elif mark.content != str(found.content):
+        elif mark.content != str(content):
             rule = (
-                f"has a changed state of {partition}: {found.content}, but its last transaction has left "
+                f"has a changed state of {partition}: {content}, but its last transaction has left "
                 f"{mark.content}. Records were deleted, or lost, or written by another program. {_START_OVER}"
             )
         else:
@@ -339,10 +331,6 @@ class TopicAdmin:
             raise kafka.for_code(code)(topic)
         return {entry[0]: entry[1] or "" for entry in entries}
 
-    async def delete_records(self, ends: Mapping[Any, Any]) -> None:
-        """Delete the records before an offset of each partition. Raises aiokafka errors."""
-        await self._client.delete_records(dict(ends))
-
     async def partitions(self, topic: str) -> int:
         """Return a topic's number of partitions; 0 if it is missing. Raises aiokafka errors."""
         (found,) = await self._client.describe_topics([topic])
@@ -351,11 +339,9 @@ class TopicAdmin:
             raise kafka.for_code(code)(topic)
         return len(found["partitions"])
 
-    async def create(
-        self, topic: str, partitions: int, replication_factor: int, settings: Mapping[str, str]
-    ) -> None:
-        """Create a topic, unless it exists. Raises `TopicRefused` with the reason."""
-        made = NewTopic(topic, partitions, replication_factor, topic_configs=dict(settings))
+    async def create(self, topic: str, partitions: int, replicas: int) -> None:
+        """Create a compacted topic, unless it exists. Raises `TopicRefused` with the reason."""
+        made = NewTopic(topic, partitions, replicas, topic_configs={"cleanup.policy": COMPACT})
         try:
             answer = await self._client.create_topics([made])
         except kafka.KafkaError as error:

@@ -121,12 +121,9 @@ class Roster:
         """Record a goodbye; return whether the member was known."""
         return self._heard.pop(member, None) is not None
 
-    def forget_silent(self, now: float) -> bool:
-        """Remove members that were silent for too long; return whether there were any."""
-        gone = [each for each, at in self._heard.items() if now - at > SILENT_AFTER]
-        for member in gone:
-            del self._heard[member]
-        return bool(gone)
+    def forget_silent(self, now: float) -> None:
+        """Remove members that were silent for too long."""
+        self._heard = {each: at for each, at in self._heard.items() if now - at <= SILENT_AFTER}
 
     @property
     def members(self) -> list[str]:

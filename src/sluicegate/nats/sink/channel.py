@@ -16,10 +16,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nats.errors import NoRespondersError
+from nats import errors as nats
 
 from ..._core.classify import caused
-from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import (
     ConfigError,
     RefusedError,
@@ -28,9 +27,8 @@ from ..._core.errors import (
     UnknownOutcomeError,
 )
 from ..._core.logs import log_safely
-from ..connection import ConnectionEvents, close, connect, is_login, reason_of
-from ..errors import NOT_ENABLED
-from .messages import Refusal, parse_reply
+from ..connection import ConnectionEvents, close, connect, is_login, opening_error, reason_of
+from .messages import parse_reply
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -41,11 +39,6 @@ if TYPE_CHECKING:
     from .messages import Answer
 
 logger = logging.getLogger("sluicegate.nats")
-
-ASKS_WITHIN = 1.0
-"""Timeout in seconds of queries that clarify a reply."""
-_INFO = "$JS.API.INFO"
-"""A query for which a user needs no permission."""
 
 
 class AckWaiter(Protocol):
@@ -147,11 +140,12 @@ class PublishChannel:
             await self.flush(self._options.connect_timeout)
             if self._denied is not None:
                 raise self._denied
-        except BaseException:
+        except BaseException as error:
             self._client = None
             await close(client)
+            if isinstance(error, nats.Error):
+                raise opening_error(error, self._options) from error
             raise
-        self._client = client
 
     async def close(self) -> None:
         """Close the connection; suspends for a bounded time."""
@@ -218,24 +212,6 @@ class PublishChannel:
         if not ping.done() or ping.cancelled():
             raise UnknownOutcomeError(f"{self._options.place} has not replied to a ping")
 
-    async def jetstream_is_enabled(self) -> bool | None:
-        """Whether JetStream is enabled for the account; `None` if unknown.
-
-        Suspends for at most `ASKS_WITHIN`.
-        """
-        client = self._client
-        if client is None:
-            return None
-        try:
-            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + ASKS_WITHIN):
-                reply = await client.request(_INFO, timeout=ASKS_WITHIN)
-        except NoRespondersError:
-            return False
-        except Exception:  # no permission, no answer, no connection
-            return None
-        answer = parse_reply(reply.data, reply.headers)
-        return not (isinstance(answer, Refusal) and answer.err_code in NOT_ENABLED)
-
     # -- events -------------------------------------------------------------------------------------
 
     async def _reply(self, message: Msg) -> None:
@@ -273,6 +249,6 @@ class PublishChannel:
                 f"{place} does not allow replies to the sink's inbox", repair=denied.repair
             )
             self.waiting.take(number, error)
-        elif not self.waiting.deny(denied, place) and not denied.subject.startswith(_INFO.lower()):
+        elif not self.waiting.deny(denied, place):
             told = f"{place} does not allow the sink to {denied.what} to {denied.subject!r}"
             log_safely(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
 from ..._core.batch import RowBatch
-from ..._core.classify import classified_by_cause
 from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from ..._core.batch import Batch
-    from ..._core.errors import ErrorClass
     from ..._core.sink import WriteResult
     from ..._core.values.encoding import Getter
     from .channel import PublishChannel
@@ -46,9 +43,9 @@ class NatsSink(Openable):
             from names to strings, or pairs of strings.
         message_id: the field that contains the id by which a stream recognizes a message that it
             already has (`Nats-Msg-Id`), or a function from an item to it: a string, a whole number
-            or a UUID. Default: an id that is the same in every retry of a write. A stream remembers
-            ids for its `duplicate_window`, two minutes by default.
-        deduplicate: whether messages have ids. Default `True`.
+            or a UUID, or `None` for a message without an id. Default: an id that is the same in
+            every retry of a write. A stream remembers ids for its `duplicate_window`, two minutes
+            by default.
         stream: the name of the stream that must store the messages; default: any stream with their
             subject.
         max_in_flight: maximum number of messages of a write without a reply; default 1,000.
@@ -82,15 +79,12 @@ class NatsSink(Openable):
         | Callable[[Any], Mapping[str, str] | Sequence[tuple[str, str]] | None]
         | None = None,
         message_id: str | Callable[[Any], str | int | UUID | None] | None = None,
-        deduplicate: bool = True,
         stream: str | None = None,
         max_in_flight: int = 1_000,
         ack_timeout: float | timedelta = 5.0,
         connect_timeout: float | timedelta = 2.0,
         **client: Any,
     ) -> None:
-        self._makes_ids = _makes_ids(deduplicate, message_id)
-        self._has_ids = deduplicate
         self._subject = _subject(subject, subject_field)
         self._maker = MessageMaker(
             subject=self._subject or _by_item(subject, subject_field),
@@ -113,17 +107,13 @@ class NatsSink(Openable):
         item of the same key.
 
         Not idempotent: a repeated item becomes another message, except with the same id within the
-        stream's `duplicate_window`. With ids it is therefore repeatable.
+        stream's `duplicate_window`. It is therefore repeatable.
         """
         return Capabilities(
             key_prefix_safe=True,
-            repeatable="item" if self._has_ids else None,
+            repeatable="item",
             several_destinations=self._subject is None,
         )
-
-    def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error of nats-py."""
-        return classify_nats(error)
 
     async def _open(self, stack: AsyncExitStack) -> None:
         from .channel import PublishChannel
@@ -158,7 +148,7 @@ class NatsSink(Openable):
 
         client = await channel.ready()
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
-        ids = batch.item_keys() if self._makes_ids else None
+        ids = batch.item_keys() if self._maker.message_id is None else None
         messages = self._maker.messages(items, ids, item_traces(batch))
         refuse_large(messages, client.max_payload)
         return await JetStreamWrite(
@@ -205,38 +195,8 @@ def _subject(subject: object, field: object) -> str | None:
         raise checks.bad("subject", subject, f"must be a subject or a function: {error}") from None
 
 
-def _makes_ids(deduplicate: object, message_id: object) -> bool:
-    """Whether the sink generates the ids of messages."""
-    deduplicates = checks.flag("deduplicate", deduplicate)
-    if message_id is not None and not deduplicates:
-        raise checks.bad("deduplicate", deduplicate, "cannot be combined with message_id")
-    return deduplicates and message_id is None
-
-
 def _stream(stream: object) -> str:
     name = checks.text("stream", stream)
     if any(each.isspace() or each in ".*>/\\" for each in name):
         raise checks.bad("stream", stream, "must be a stream name, without spaces, dots and >")
     return name
-
-
-def classify_nats(error: BaseException) -> ErrorClass | None:
-    """Classify a nats-py error, or a JetStream response; `None` for any other exception.
-
-    A refused login, a missing permission, a subject without a stream and an account's limits are
-    `REFUSED`. A lost connection, and a stream without a leader, are `UNAVAILABLE`. A full stream,
-    and too many publishes without a response, are `THROTTLE`. A timeout is `UNKNOWN`: the requested
-    action may have been performed. A message that is too large, or that JetStream refuses, is
-    `PERMANENT`.
-
-    PendingChecks through `__cause__`. Errors of Sluicegate keep their own class. Does not suspend.
-    """
-    return classified_by_cause(error, _class_of)
-
-
-def _class_of(error: BaseException) -> ErrorClass | None:
-    if "nats" not in sys.modules:  # then no error is one of nats-py
-        return None
-    from ..connection import class_of_error
-
-    return class_of_error(error)

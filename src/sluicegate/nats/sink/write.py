@@ -12,17 +12,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from nats.errors import OutboundBufferLimitError
 
 from ..._core.classify import caused, of_item
-from ..._core.clock import LOOP_CLOCK
+from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.errors import (
     PermanentError,
-    RefusedError,
     TimedOutError,
     UnavailableError,
     UnknownOutcomeError,
@@ -35,11 +33,10 @@ from ..errors import api_error, no_stream
 from .messages import NoStream, PublishAck, Refusal, command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ..._core.batch import Batch
-    from ..._core.clock import TimerHandle
-    from ..._core.errors import KeyStopped, SinkError
+    from ..._core.errors import KeyStopped, RefusedError, SinkError
     from ..client import PatientClient
     from .channel import PublishChannel
     from .messages import Answer, Messages
@@ -90,34 +87,31 @@ class JetStreamWrite:
         self._ack_timeout = ack_timeout
         self._errors: dict[int, BaseException] = messages.errors
         self._acks: dict[int, PublishAck] = {}
-        self._without_stream: set[int] = set()
+        self._without_stream: dict[str, RefusedError] = {}
+        """The error of each subject without a stream."""
         self._places = {index: place for place, index in enumerate(messages.indices)}
         self._numbers: dict[int, int] = {}
         """The numbers of messages in flight, by index."""
         self._bytes = 0
         self._chains = KeyChains(messages.indices, batch.keys)
-        self._wake = asyncio.Event()
+        self._wake = Signal()
 
     async def run(self) -> WriteResult:
         """Send all messages and wait for the replies. Raises the error common to all items."""
         for index, error in [*self._errors.items()]:
             self._leave_out(index, error)
-        silence = SilenceTimer(self._ack_timeout, self._time_out)
         try:
             while True:
-                self._wake.clear()
                 await self._send()
-                if not self._numbers:
+                if not (in_flight := len(self._numbers)):
                     break
-                await self._wake.wait()
-                silence.restart()
-            if self._without_stream:
-                await self._explain()
+                await wait_until(LOOP_CLOCK, LOOP_CLOCK.now() + self._ack_timeout, self._wake)
+                if len(self._numbers) == in_flight:
+                    self._time_out()
         except BaseException:
             self._settle()
             raise
         finally:
-            silence.stop()
             self._channel.waiting.forget({*self._numbers.values()})
         return self._result()
 
@@ -149,14 +143,14 @@ class JetStreamWrite:
         """Take the reply to the message of an item."""
         self._numbers.pop(index, None)
         self._bytes -= len(self._messages.payloads[self._places[index]])
-        self._wake.set()
+        self._wake.fire()
         if isinstance(answer, PublishAck):
             self._acks[index] = answer
             self._chains.release_after(index, self._errors)
             return
         if isinstance(answer, NoStream):
-            self._without_stream.add(index)
-            error: BaseException = no_stream(self._subject(index), is_enabled=None)
+            subject = self._subject(index)
+            error: BaseException = self._without_stream.setdefault(subject, no_stream(subject))
         elif isinstance(answer, Refusal):
             code, err_code, description = answer
             error = api_error(f"the subject {self._subject(index)!r}", code, err_code, description)
@@ -173,7 +167,7 @@ class JetStreamWrite:
         for index in self._chains.ready:
             self._fail(index, unsent)
         self._chains.ready.clear()
-        self._wake.set()
+        self._wake.fire()
 
     def _time_out(self) -> None:
         """End the write: no reply has arrived for `ack_timeout`."""
@@ -193,16 +187,6 @@ class JetStreamWrite:
         return self._messages.subjects[self._places[index]]
 
     # -- after --------------------------------------------------------------------------------------
-
-    async def _explain(self) -> None:
-        """Determine why no stream accepts a subject."""
-        is_enabled = await self._channel.jetstream_is_enabled()
-        made: dict[str, RefusedError] = {}
-        for index in self._without_stream:
-            subject = self._subject(index)
-            if subject not in made:
-                made[subject] = no_stream(subject, is_enabled=is_enabled)
-            self._errors[index] = made[subject]
 
     def _settle(self) -> None:
         """Settle stored items before a cancellation is raised."""
@@ -270,28 +254,3 @@ class KeyChains:
             found[following] = stopped
             following = self._next.get(following)
         return found
-
-
-class SilenceTimer:
-    """Calls `expire` once, `seconds` after the last `restart`, or after construction."""
-
-    def __init__(self, seconds: float, expire: Callable[[], None]) -> None:
-        self._seconds = seconds
-        self._expire = expire
-        self._heard_at = LOOP_CLOCK.now()
-        self._timer: TimerHandle = LOOP_CLOCK.call_at(self._heard_at + seconds, self._check)
-
-    def restart(self) -> None:
-        """Wait for the whole time again."""
-        self._heard_at = LOOP_CLOCK.now()
-
-    def stop(self) -> None:
-        """Cancel the timer."""
-        self._timer.cancel()
-
-    def _check(self) -> None:
-        due = self._heard_at + self._seconds
-        if LOOP_CLOCK.now() < due:
-            self._timer = LOOP_CLOCK.call_at(due, self._check)
-        else:
-            self._expire()
