@@ -119,6 +119,7 @@ PRIVATE_NAMES = {
     "nats/client.py": "nats-py",
     "postgres/client/answers.py": "asyncpg",
     "postgres/client/connections.py": "asyncpg",
+    "postgres/client/statements.py": "asyncpg",
 }
 """The modules that use private names of a client."""
 TECHNOLOGIES = ("clickhouse", "console", "files", "http", "kafka", "nats", "objects", "postgres", "redis", "spark", "sql", "udp")  # fmt: skip

@@ -22,7 +22,7 @@ MOST_PARAMETERS = 32_767
 
 @dataclass(frozen=True, slots=True)
 class Forced(WriteStrategy):
-    """A forced statement: `values`, `insert`, `unnest` or `copy`."""
+    """A forced statement: `values`, `unnest` or `copy`."""
 
     statement: str = "auto"
 
@@ -38,7 +38,7 @@ class ForcedChooser(Chooser):
         if strategy.statement == "copy":
             return "staging" if plan.needs_staging else "copy"
         if strategy.statement == "values" and rows * len(plan.columns) > MOST_PARAMETERS:
-            return "insert"
+            return "unnest"
         return strategy.statement
 
 

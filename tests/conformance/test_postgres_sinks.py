@@ -73,13 +73,6 @@ class TestPostgresSinkCopying(TestPostgresSink):
     options: ClassVar[dict[str, Any]] = {"copy_threshold": 1}
 
 
-@pytest.mark.long
-class TestPostgresSinkReturning(TestPostgresSink):
-    """One `INSERT` from arrays, as below, with generated numbers for the receipts."""
-
-    options: ClassVar[dict[str, Any]] = {"copy_threshold": 1, "returning": ("nr",)}
-
-
 class TestPostgresSinkIgnoring(TestPostgresSink):
     """A staging table; conflicting rows are ignored."""
 
@@ -91,10 +84,6 @@ class TestPostgresSinkIgnoring(TestPostgresSink):
 
 
 class TestPostgresSinkUpdating(TestPostgresSink):
-    """Arrays; conflicting rows are replaced, and the receipts get the stored rows."""
+    """Arrays; conflicting rows are replaced."""
 
-    options: ClassVar[dict[str, Any]] = {
-        "copy_threshold": 1,
-        "on_conflict": "update",
-        "returning": ("word",),
-    }
+    options: ClassVar[dict[str, Any]] = {"copy_threshold": 1, "on_conflict": "update"}

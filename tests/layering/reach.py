@@ -60,6 +60,10 @@ STRANGERS: dict[tuple[str, str], str] = {
     ("sluicegate._core.runtime.cuts", "_parent_cancel_requested"): "nothing public tells it",
     ("sluicegate._core.runtime.cuts", "_parent_task"): "nothing public tells it",
     ("sluicegate.postgres.client.connections", "_loop"): "asyncpg does not tell a pool's loop",
+    (
+        "sluicegate.postgres.client.statements",
+        "_config",
+    ): "asyncpg does not tell the size of a cache",
     ("sluicegate.nats.client", "_io_writer"): "nats-py has no way to abort a connection",
     **{
         ("sluicegate.kafka.client.internals", name): "aiokafka has no public twin of what it does"

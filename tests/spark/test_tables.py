@@ -158,11 +158,11 @@ def test_a_schema_that_does_not_fit_is_told_column_by_column(spark: Any, dsn: st
     ]
     sink = PostgresSink(dsn, table="made", columns=("id", "day", "tags"), on_new_column="fail")
     assert faults(df.drop("extra"), sink) == [
-        "column 'day' (int) does not fit into date; write cast(day AS date)",
-        "column 'id' (string) does not fit into integer; write cast(id AS integer)",
+        "column 'day' (int) does not fit into date; cast it first",
+        "column 'id' (string) does not fit into integer; cast it first",
         "column 'must' is NOT NULL in the table and has no default there, but is not a column of "
         "the sink",
-        "column 'tags' (map<string,int>) does not fit into integer; write cast(tags AS integer)",
+        "column 'tags' (map<string,int>) does not fit into integer; cast it first",
     ]
     assert query(dsn, "SELECT count(*) FROM made") == [(0,)]
 

@@ -194,7 +194,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "type": (
         {},
         ConfigError,
-        r"column 'v' \(double\) does not fit into integer; write cast\(v AS integer\)",
+        r"column 'v' \(double\) does not fit into integer; cast it first",
     ),
 }
 

@@ -1,6 +1,5 @@
 """The statements of `PostgresSink` by batch size, including its own choice, and a hand-written
-`INSERT` with many VALUES: into a plain table, with conflicts that are ignored or update the row,
-and with a returned column of each row.
+`INSERT` with many VALUES: into a plain table, and with conflicts that are ignored or update the row.
 """
 
 from __future__ import annotations
@@ -9,10 +8,10 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...destination import NO_WAIT, Destination, Table, installed, postgres_server
+from ...destination import NO_WAIT, Destination, Table, postgres_server
 from ...events import ALONG, EVENTS, KEYED, QUICK_ROWS, ROWS, SIZES, contender, our_sink, sizes
 from ...harness import US_PER_ITEM, Case, name_of
-from ...postgres import by_asyncpg, by_sqlalchemy
+from ...postgres import by_asyncpg
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,10 +19,9 @@ if TYPE_CHECKING:
     from ...harness import Contender, Results
 
 OURS = "PostgresSink"
-VALUES, INSERT, UNNEST = "VALUES", "INSERT per row", "unnest"
+VALUES, UNNEST = "VALUES", "unnest"
 COPY, STAGING = "COPY", "COPY into staging"
 BY_HAND = "asyncpg, one INSERT of many VALUES"
-INSERTMANYVALUES = "SQLAlchemy, insertmanyvalues"
 SMALL = 1_000
 UPDATES = ", ".join(f"{name} = excluded.{name}" for name in KEYED.columns if name != KEYED.key)
 
@@ -50,15 +48,12 @@ UPDATE = Mode(
     half_full=True,
     most=SMALL,
 )
-RETURNING = Mode({"returning": ["event_id"]}, " RETURNING event_id", most=SMALL)
 
 
 @contextlib.contextmanager
 def _prepare(count: int, ways: Mapping[str, str], mode: Mode) -> Iterator[Sequence[Contender]]:
     sinks = {line: our_sink(statement=name, **mode.options) for line, name in ways.items()}
     by_hand = {BY_HAND: by_asyncpg.values}
-    if mode is RETURNING and installed(*by_sqlalchemy.REQUIRES):
-        by_hand[INSERTMANYVALUES] = by_sqlalchemy.insertmanyvalues
     with postgres_server() as dsn:
         to = Destination(dsn + NO_WAIT, mode.table, mode.clauses)
         yield [
@@ -116,9 +111,9 @@ def _how_much(results: Results, line: str, other: str, least: int) -> str:
 
 def _plain_notes(results: Results) -> Sequence[str]:
     notes = [
-        *(overtakes(results, COPY, other) for other in (VALUES, INSERT, UNNEST, BY_HAND)),
+        *(overtakes(results, COPY, other) for other in (VALUES, UNNEST, BY_HAND)),
         overtakes(results, UNNEST, VALUES),
-        *(_how_much(results, COPY, other, 300) for other in (BY_HAND, INSERT, UNNEST)),
+        *(_how_much(results, COPY, other, 300) for other in (BY_HAND, UNNEST)),
     ]
     return [note for note in notes if note]
 
@@ -126,7 +121,6 @@ def _plain_notes(results: Results) -> Sequence[str]:
 def _conflict_notes(results: Results) -> Sequence[str]:
     notes = [
         overtakes(results, UNNEST, VALUES),
-        overtakes(results, UNNEST, INSERT),
         overtakes(results, STAGING, UNNEST),
         _how_much(results, UNNEST, BY_HAND, 300),
     ]
@@ -134,7 +128,7 @@ def _conflict_notes(results: Results) -> Sequence[str]:
 
 
 def _small_notes(results: Results) -> Sequence[str]:
-    return [overtakes(results, UNNEST, VALUES), overtakes(results, UNNEST, INSERT)]
+    return [overtakes(results, UNNEST, VALUES)]
 
 
 def _case(
@@ -163,29 +157,22 @@ def _case(
 CASE = _case(
     "statements",
     "Rows into PostgreSQL, by statement and batch",
-    {OURS: "auto", VALUES: "values", INSERT: "insert", UNNEST: "unnest", COPY: "copy"},
+    {OURS: "auto", VALUES: "values", UNNEST: "unnest", COPY: "copy"},
     PLAIN,
     _plain_notes,
 )
 CONFLICTS_CASE = _case(
     "conflicts",
     "Rows into a table with a key, ON CONFLICT DO NOTHING",
-    {OURS: "auto", VALUES: "values", INSERT: "insert", UNNEST: "unnest", STAGING: "copy"},
+    {OURS: "auto", VALUES: "values", UNNEST: "unnest", STAGING: "copy"},
     IGNORE,
     _conflict_notes,
 )
 UPDATES_CASE = _case(
     "updates",
     "Rows into a table with a key, ON CONFLICT DO UPDATE, every second key exists",
-    {OURS: "auto", VALUES: "values", INSERT: "insert", UNNEST: "unnest"},
+    {OURS: "auto", VALUES: "values", UNNEST: "unnest"},
     UPDATE,
     _small_notes,
 )
-RETURNING_CASE = _case(
-    "returning",
-    "Rows into PostgreSQL, with a column returned",
-    {OURS: "auto", VALUES: "values", INSERT: "insert", UNNEST: "unnest"},
-    RETURNING,
-    _small_notes,
-)
-CASES = (CASE, CONFLICTS_CASE, UPDATES_CASE, RETURNING_CASE)
+CASES = (CASE, CONFLICTS_CASE, UPDATES_CASE)

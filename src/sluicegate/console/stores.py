@@ -117,7 +117,4 @@ def command_of(store: LetterStore, *options: str) -> str:
 
 def kind_of(store: LetterStore) -> str:
     """A word for it."""
-    name = str(store.store)
-    if is_dsn(name):
-        return "table"
-    return "file"
+    return "table" if is_dsn(str(store.store)) else "file"

@@ -121,7 +121,6 @@ class SqlSink(Openable):
             conflict=optional_names("conflict_columns", conflict_columns),
             update=optional_names("update_columns", update_columns),
             version=version_column,
-            returning=(),
         )
         rule = "must be a function of an item"
         self._row: Any = checks.optional_function("row", row, rule)

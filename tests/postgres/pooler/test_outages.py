@@ -266,7 +266,7 @@ LOSES = """
 """
 
 
-@pytest.mark.parametrize("options", [{"statement": "insert"}, {"on_conflict": "ignore"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"on_conflict": "ignore"}], ids=str)
 async def test_statements_that_keep_getting_lost_are_not_prepared_any_more(
     embedded_postgres: EmbeddedPostgres,
     real_clock: LoopClock,

@@ -38,7 +38,6 @@ MODES: dict[str, dict[str, Any]] = {
     "ignore": {"on_conflict": "ignore"},
     "update": {"on_conflict": "update"},
     "version": {"on_conflict": "update", "version_column": "version"},
-    "returning": {"on_conflict": "update", "returning": ("id", "word")},
 }
 
 
@@ -93,22 +92,6 @@ async def test_exactly_the_poison_rows_are_dead_letters(
         assert (await db.rows())[: len(first)] == [
             (number, "again", 0, "a") if replaced or number in poison else rows[number]
             for number in first
-        ]
-
-
-async def test_what_is_returned_is_each_rows_own(
-    embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, real_clock: LoopClock
-) -> None:
-    async with table(embedded_postgres.dsn) as db, crowd(bouncer.dsn):
-        sink = db.sink(COLUMNS, dsn=bouncer.dsn, returning=("id", "word"))
-        async with Batcher(sink, limits=Limits(max_items=100, workers=WORKERS)) as batcher:
-            receipts = [
-                await batcher.submit((number, f"word {number}", 1, "a")) for number in range(400)
-            ]
-            await batcher.flush()
-        assert {receipt.outcome for receipt in receipts} == {Outcome.DELIVERED}
-        assert [receipt.detail for receipt in receipts] == [
-            {"id": number, "word": f"word {number}"} for number in range(400)
         ]
 
 

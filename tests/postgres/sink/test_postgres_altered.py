@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from tests.postgres.sink.postgres_help import (
-    batch_of,
     database,
     role,
     until_blocked,
@@ -21,7 +20,6 @@ from sluicegate import (
     PermanentError,
     RefusedError,
     RowBatch,
-    UnknownOutcomeError,
     send,
 )
 from sluicegate.postgres import PostgresSink
@@ -226,27 +224,6 @@ async def test_a_row_is_not_blamed_while_the_table_cannot_be_looked_at(
         assert {type(error) for error in errors.values()} == {PermanentError}
 
 
-async def test_returned_values_of_a_type_that_changed_leave_the_outcome_unknown(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
-) -> None:
-    """The server has stored the rows when asyncpg fails to decode its response."""
-    async with database(embedded_postgres.dsn) as db:
-        await db.con.execute(f"CREATE TYPE {db.table}_pair AS (a int, b int)")
-        await db.con.execute(
-            f"ALTER TABLE {db.table} ADD COLUMN pair {db.table}_pair DEFAULT ROW(1, "
-            f"2)::{db.table}_pair"
-        )
-        async with db.sink(pool_size=1, returning=("pair",)) as sink:
-            assert await written(sink, [(number, "x") for number in range(5)]) == {}
-            await db.con.execute(f"ALTER TYPE {db.table}_pair ADD ATTRIBUTE c int CASCADE")
-            batch = batch_of((number, "x") for number in range(5, 10))
-            assert {type(error) for error in (await send(sink, batch)).values()} == {
-                UnknownOutcomeError
-            }
-            assert await send(sink, batch) == {}
-        assert await db.con.fetchval(f"SELECT count(*) FROM {db.table}") == 10
-
-
 # -- prepared statements ---------------------------------------------------------------------------
 
 
@@ -254,9 +231,7 @@ async def _forget(con: Any) -> None:
     await con.execute("DEALLOCATE ALL")
 
 
-@pytest.mark.parametrize(
-    "options", [{"statement": "insert"}, {"statement": "unnest"}, {"returning": ("id",)}], ids=str
-)
+@pytest.mark.parametrize("options", [{"statement": "values"}, {"statement": "unnest"}], ids=str)
 async def test_a_pooler_that_loses_prepared_statements_is_not_noticed(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, options: dict[str, Any]
 ) -> None:

@@ -93,12 +93,10 @@ GOOD: list[tuple[str, Any, str]] = [
 ]
 WAYS: dict[str, dict[str, Any]] = {
     "parameters": {"statement": "values"},
-    "a statement per row": {"statement": "insert"},
     "arrays": {"statement": "unnest"},
     "replaced from arrays": {"statement": "unnest", "on_conflict": "update"},
     "COPY": {"statement": "copy"},
     "staging": {"statement": "copy", "on_conflict": "update"},
-    "returned": {"returning": ("id",)},
 }
 
 

@@ -55,14 +55,12 @@ KEY = {"conflict_columns": ("id",)}
 WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "one row": (1, {}),
     "values": (7, {}),
-    "insert": (7, {"statement": "insert"}),
     "unnest": (7, {"statement": "unnest"}),
     "copy": (60, {}),
     "update": (7, {"on_conflict": "update", **KEY}),
     "update by arrays": (7, {"on_conflict": "update", "statement": "unnest", **KEY}),
     "update by staging": (7, {"on_conflict": "update", "staging_threshold": 1, **KEY}),
     "ignore by staging": (7, {"on_conflict": "ignore", "staging_threshold": 1, **KEY}),
-    "returning": (7, {"returning": ("id",)}),
     "unprepared": (7, {"prepared_statements": False}),
     "unprepared copy": (60, {"prepared_statements": False}),
     "again": (7, {"on_conflict": "ignore", **KEY}),
@@ -183,7 +181,7 @@ async def test_a_missing_table_is_created_for_every_way_of_writing(
         assert keys == "1"
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "returning"])
+@pytest.mark.parametrize("way", WAYS)
 async def test_types_come_from_the_first_values_for_every_way_of_writing(
     no_table: Any, real_clock: LoopClock, way: str
 ) -> None:
@@ -540,7 +538,6 @@ def test_the_statement_can_be_had_without_running_it() -> None:
         ({"conflict_columns": ("other",)}, "must be among columns"),
         ({"columns": ("id", "c" * 64)}, "63 bytes"),
         ({"columns": ("id", "ctid")}, "system column"),
-        ({"columns": ("id",), "returning": ("id",)}, "type in columns"),
         ({"row": tuple, "on_new_column": "add"}, "has no effect with row="),
     ],
 )

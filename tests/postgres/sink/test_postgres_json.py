@@ -40,12 +40,10 @@ class Model(BaseModel):
 
 
 WAYS: dict[str, dict[str, Any]] = {
-    "insert": {"statement": "insert"},
     "unnest": {"statement": "unnest"},
     "copy": {"statement": "copy"},
     "staging": {"statement": "copy", "on_conflict": "update"},
     "merge": {"on_conflict": "ignore", "copy_threshold": 1, "staging_threshold": 100},
-    "returning": {"returning": ("id",)},
     "few": {},
 }
 
@@ -105,7 +103,7 @@ async def test_objects_become_json_on_every_way(
     assert sum(row[1] is None for row in found) == 2, "None is NULL"
 
 
-@pytest.mark.parametrize("statement", ["values", "insert", "unnest", "copy"])
+@pytest.mark.parametrize("statement", ["values", "unnest", "copy"])
 async def test_a_value_without_json_fails_alone_and_logs_hold_no_value(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, statement: Any
 ) -> None:
@@ -145,7 +143,7 @@ async def test_a_document_is_not_blamed_for_a_bad_value_beside_it(
         assert [row[0] for row in await db.rows("1")] == [0, 2]
 
 
-@pytest.mark.parametrize("way", ["columns", "row", "returning"])
+@pytest.mark.parametrize("way", ["columns", "row"])
 async def test_nested_values_of_a_record_batch(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, way: str
 ) -> None:
@@ -153,7 +151,6 @@ async def test_nested_values_of_a_record_batch(
     options: dict[str, dict[str, Any]] = {
         "columns": {},
         "row": {"row": lambda item: (item["id"], item["word"])},
-        "returning": {"returning": ("id",)},
     }
     nested = [{"a": [1, None], "t": "x"}, None, {"a": [], "t": "a\0b"}]
     batch = ArrowBatch(pa.record_batch({"id": [1, 2, 3], "word": pa.array(nested)}))
@@ -251,7 +248,7 @@ async def test_a_codec_of_the_users_encodes_by_itself(
     if by_pool:
         access = PostgresAccess(pool=lambda: asyncpg.create_pool(dsn, init=hook, min_size=0))
     async with database(dsn, "id int PRIMARY KEY, word jsonb, doc json") as db:
-        ways: list[dict[str, Any]] = [{"statement": "insert"}, {"copy_threshold": 1}]
+        ways: list[dict[str, Any]] = [{}, {"copy_threshold": 1}]
         for way in ways:
             sink = db.sink(("id", "word", "doc"), dsn=access, **way)
             await db.con.execute(f"TRUNCATE {db.table}")

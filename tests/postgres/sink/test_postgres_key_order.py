@@ -30,12 +30,10 @@ if TYPE_CHECKING:
 
 WAYS: dict[str, dict[str, Any]] = {
     "values": {"statement": "values"},
-    "insert": {"statement": "insert"},
     "arrays": {"statement": "unnest"},
     "staging": {"statement": "copy"},
     "columns": {},
     "transaction": {},
-    "returned": {"returning": ("v",)},
 }
 
 ICU = {"text COLLATE other_order", "text COLLATE no_case"}
@@ -255,7 +253,7 @@ async def until_waiting(con: Any, sessions: int) -> None:
     ("default", "way"),
     [
         ("int GENERATED ALWAYS AS IDENTITY", "staging"),
-        *(("serial", way) for way in WAYS if way != "returned"),
+        *(("serial", way) for way in WAYS),
     ],
 )
 async def test_numbers_of_a_sequence_are_in_the_order_of_the_batch(
@@ -267,17 +265,3 @@ async def test_numbers_of_a_sequence_are_in_the_order_of_the_batch(
         async with db.sink(("k", "v"), on_conflict="update", **WAYS[way]) as sink:
             assert await write(sink, way, [(key, 0) for key in keys]) == {}
         assert [each[0] for each in await db.rows("nr")] == keys
-
-
-async def test_returned_rows_belong_to_their_items_in_any_order(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
-) -> None:
-    for statement in ("values", "insert", "unnest", "copy"):
-        async with database(embedded_postgres.dsn, "k int PRIMARY KEY, v int") as db:
-            options: dict[str, Any] = {"statement": statement, "returning": ("k", "v")}
-            async with db.sink(("k", "v"), on_conflict="update", **options) as sink:
-                answer = await sink.write(RowBatch([(key, 2 * key) for key in (3, 1, 2)]))
-                assert answer is not None
-                assert answer.details == {
-                    place: {"k": key, "v": 2 * key} for place, key in enumerate((3, 1, 2))
-                }

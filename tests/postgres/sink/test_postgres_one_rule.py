@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 WAYS: dict[str, dict[str, Any]] = {
     "values": {"statement": "values"},
-    "insert": {"statement": "insert"},
     "unnest": {"statement": "unnest"},
     "unnest, replacing": {"statement": "unnest", "on_conflict": "update"},
     "copy": {"statement": "copy"},

@@ -184,7 +184,6 @@ WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "COPY": (500, {}),
     "INSERT": (40, {"pool_size": 2}),
     "upsert": (500, {"on_conflict": "update"}),
-    "returning": (500, {"returning": ("id", "word"), "on_conflict": "ignore"}),
 }
 
 

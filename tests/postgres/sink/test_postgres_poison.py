@@ -372,6 +372,7 @@ def _compare(
         elif index in maybe and number not in first:
             is_same = stored[number] == "fine"
             assert ends[index] is (Outcome.DUPLICATE if is_same else Outcome.UNKNOWN)
+            first.add(number)
         else:
             assert index in errors, "its key was taken, and not by an earlier try of its own"
     assert table == stored

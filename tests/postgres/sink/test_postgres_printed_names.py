@@ -50,7 +50,6 @@ SETTINGS = ("quote_all_identifiers = on", 'search_path = "$user", public, pg_cat
 
 WAYS: tuple[dict[str, Any], ...] = (
     {},
-    {"statement": "insert"},
     {"statement": "copy"},
     {"copy_threshold": 1, "staging_threshold": 1, "on_conflict": "update"},
 )

@@ -49,11 +49,6 @@ LACKING: dict[str, tuple[str, dict[str, Any], str]] = {
         {"on_conflict": "ignore", "conflict_columns": ("id",)},
         r'grant SELECT on table "public"',
     ),
-    "SELECT of what is returned": (
-        "INSERT",
-        {"returning": ("number",)},
-        r'grant SELECT on table "public"',
-    ),
 }
 
 
@@ -128,7 +123,6 @@ TRIGGERS: dict[str, str] = {
     [
         *((what, {}) for what in TRIGGERS),
         ("a table that is not there", {"on_conflict": "update"}),
-        ("a state of its own", {"statement": "insert"}),
     ],
     ids=str,
 )

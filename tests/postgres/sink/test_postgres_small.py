@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.postgres.sink.postgres_help import Database, batch_of, column_of, database, written
 
-from sluicegate import PermanentError, WriteResult, send, transaction
+from sluicegate import PermanentError, send, transaction
 from sluicegate.postgres import PostgresSink
 from sluicegate.postgres.client.access import StatementCache
 from sluicegate.postgres.sink.plan import TablePlan
@@ -76,10 +76,10 @@ def plan_of(columns: int) -> TablePlan:
         ((None, None), 4, 50, (100, math.inf), "copy"),
         ((None, None), 4, 1_000, (100, math.inf), "copy"),
         ((20, None), 4, 20, (100, math.inf), "copy"),
-        ((None, None), 40, 30, (100, math.inf), "insert"),
+        ((None, None), 40, 30, (100, math.inf), "unnest"),
         ((None, None), 40, 60, (100, math.inf), "copy"),
-        ((None, None), 4, 30, (100, 200), "insert"),
-        ((None, None), 4, 30, (2, math.inf), "insert"),
+        ((None, None), 4, 30, (100, 200), "unnest"),
+        ((None, None), 4, 30, (2, math.inf), "unnest"),
     ],
     ids=str,
 )
@@ -109,7 +109,7 @@ async def test_many_sizes_do_not_fill_the_cache_of_a_connection(
         async with connections.lent() as con:
             found = await con.fetch("SELECT statement FROM pg_prepared_statements")
         kept = [row[0] for row in found if row[0].startswith("INSERT")]
-        assert len(kept) == 10, "ten sizes; that of one row is in the pipeline of the others"
+        assert len(kept) == 11, "ten sizes, and the arrays of the others"
         assert len(await db.rows()) == 40 * 41
 
 
@@ -126,9 +126,7 @@ async def test_many_sizes_do_not_fill_the_cache_of_a_connection(
     ],
     ids=str,
 )
-@pytest.mark.parametrize(
-    ("version", "returning"), [(None, ("word",)), ("nr", None)], ids=["returning", "version"]
-)
+@pytest.mark.parametrize("version", [None, "nr"])
 async def test_of_several_rows_of_one_key_the_last_one_counts(
     embedded_postgres: EmbeddedPostgres,
     real_clock: LoopClock,
@@ -136,24 +134,21 @@ async def test_of_several_rows_of_one_key_the_last_one_counts(
     equal: tuple[Any, Any],
     other: object,
     version: str | None,
-    returning: tuple[str] | None,
 ) -> None:
     first, second = equal
-    options = {"on_conflict": "update", "version_column": version, "returning": returning}
+    options = {"on_conflict": "update", "version_column": version}
     async with (
         database(embedded_postgres.dsn, f"id {key} PRIMARY KEY, nr int, word text") as db,
         small(db, columns=("id", "nr", "word"), **options) as sink,
     ):
         for _ in range(2):
             rows = [(first, 3, "a"), (other, 1, "b"), (second, 2, "c")]
-            answer = await sink.write(batch_of(rows))
+            assert await written(sink, rows) == {}
             word = "c" if version is None else "a"
             assert {row[2] for row in await db.rows()} == {"b", word}
-            if returning is not None and not version:
-                assert answer == WriteResult(3, details={1: {"word": "b"}, 2: {"word": "c"}})
 
 
-async def test_keys_that_hold_null_are_stored_and_answered(
+async def test_keys_that_hold_null_are_stored(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
     async with database(embedded_postgres.dsn, "id int UNIQUE, word text") as db:
@@ -162,13 +157,6 @@ async def test_keys_that_hold_null_are_stored_and_answered(
             async with small(db, on_conflict=mode, conflict_columns=("id",)) as sink:
                 assert await written(sink, rows) == {}
             assert len(await db.rows()) == 3
-            await db.con.execute(f"TRUNCATE {db.table}")
-            async with small(db, on_conflict=mode, returning=("word",)) as sink:
-                answer = await sink.write(batch_of(rows))
-                assert answer is not None
-                assert dict(answer.details) == {
-                    place: {"word": word} for place, word in enumerate("abc")
-                }
             await db.con.execute(f"TRUNCATE {db.table}")
 
 
@@ -233,20 +221,3 @@ async def test_in_a_transaction_a_bad_row_keeps_no_other_out(
                 )
                 assert list(errors) == [1]
         assert [number for number, _ in await db.rows()] == [0, 1, 10, 11]
-
-
-async def test_a_default_sink_answers_where_a_trigger_keeps_rows_out(
-    embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
-) -> None:
-    """The response to one `INSERT` of all rows would not show which are missing."""
-    async with database(embedded_postgres.dsn) as db:
-        await db.con.execute(f"""
-            CREATE OR REPLACE FUNCTION keep_one_out() RETURNS trigger LANGUAGE plpgsql AS
-            $$ BEGIN IF NEW.id = 1 THEN RETURN NULL; END IF; RETURN NEW; END $$;
-            CREATE TRIGGER keep BEFORE INSERT ON {db.table}
-            FOR EACH ROW EXECUTE FUNCTION keep_one_out()
-        """)
-        async with db.sink(returning=("id",)) as sink:
-            answer = await sink.write(batch_of([(number, "x") for number in range(3)]))
-            assert answer is not None
-            assert answer.details == {place: {"id": place} for place in (0, 2)}

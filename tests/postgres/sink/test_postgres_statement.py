@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock
     from sluicegate.testing import EmbeddedPostgres
 
-STATEMENTS = ("values", "insert", "unnest", "copy")
+STATEMENTS = ("values", "unnest", "copy")
 
 
 def to_words(dsn: str, **options: Any) -> PostgresSink:
@@ -58,7 +58,6 @@ async def test_each_statement_writes_a_batch_of_any_size(
                 staged = ["copy"] if mode == "error" else ["copy", "merge"]
                 expected = {
                     "values": ["insert" if size == 1 else "values"],
-                    "insert": ["insert"] * size,
                     "unnest": ["unnest"],
                     "copy": staged,
                 }
@@ -137,8 +136,6 @@ async def test_the_same_batch_twice_and_bad_rows_whatever_was_asked_for(
     [
         ({"copy_threshold": 0}, "copy_threshold"),
         ({"staging_threshold": -1}, "staging_threshold"),
-        ({"returning": "id"}, "returning"),
-        ({"returning": ()}, "returning"),
     ],
 )
 def test_what_cannot_be_is_refused_at_construction(arguments: dict[str, Any], name: str) -> None:

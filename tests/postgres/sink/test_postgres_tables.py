@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 WAYS: dict[str, dict[str, Any]] = {
     "parameters": {"statement": "values"},
-    "a statement per row": {"statement": "insert"},
     "COPY": {"statement": "copy"},
 }
 

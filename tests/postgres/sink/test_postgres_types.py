@@ -125,18 +125,18 @@ def test_what_would_come_back_as_something_else_is_refused(
         h=pa.list_(pa.string()), i=pa.list_(pa.string()), j=pa.struct([("x", pa.int8())]), k=pa.string(), l=pa.string(),
     )  # fmt: skip
     assert found == {
-        "a": "does not fit into integer; write cast(a AS integer)",
-        "b": "does not fit into date; write cast(b AS date)",
-        "c": "does not fit into bigint; write cast(c AS bigint)",
-        "d": "does not fit into boolean; write cast(d AS boolean)",
-        "e": "does not fit into text; write cast(e AS string)",
-        "f": "does not fit into text; write hex(f)",
-        "g": "does not fit into uuid; write hex(g)",
+        "a": "does not fit into integer; cast it first",
+        "b": "does not fit into date; cast it first",
+        "c": "does not fit into bigint; cast it first",
+        "d": "does not fit into boolean; cast it first",
+        "e": "does not fit into text; cast it first",
+        "f": "does not fit into text; cast it first",
+        "g": "does not fit into uuid; cast it first",
         "h": "an array does not fit into text; write to_json(h)",
         "i": "its elements do not fit into integer[]; cast them first",
         "j": "no column takes nested values; write to_json(j) into a json, jsonb or text column",
-        "k": "does not fit into timestamp with time zone; write cast(k AS timestamp)",
-        "l": "does not fit into bytea; convert it to a type that bytea accepts",
+        "k": "does not fit into timestamp with time zone; cast it first",
+        "l": "does not fit into bytea; cast it first",
     }
 
 

@@ -21,10 +21,8 @@ COLUMNS = ("id", "word", "version")
 VERSIONED: dict[str, Any] = {"on_conflict": "update", "version_column": "version"}
 WAYS: dict[str, dict[str, Any]] = {
     "automatic": {},
-    "a statement per row": {"statement": "insert"},
     "arrays": {"statement": "unnest"},
     "staging": {"statement": "copy"},
-    "returned": {"returning": ("version",)},
 }
 
 

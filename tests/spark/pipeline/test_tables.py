@@ -92,11 +92,11 @@ def test_a_pipeline_replaces_a_partition(spark: Any, dsn: str, tmp_path: Path) -
 
 
 def test_mistakes_are_found_without_spark(tmp_path: Path) -> None:
-    wrong = CHANGES.replace('"op" }', '"op", deletes = ["u"] }').replace('key = "id"\n', "")
+    wrong = CHANGES.replace('"op" }', '"" }').replace('key = "id"\n', "")
     (tmp_path / "it.toml").write_text(wrong.replace('order_by = "seq"\n', ""))
     environment = {"PG_DSN": "postgresql://h/d", "ROWS": "rows"}
     text = "\n".join(map(str, Pipeline.read(tmp_path / "it.toml").mistakes(environment)))
-    assert "sinks.it.changes.deletes: deletes=['u']: must not be among upserts=" in text
+    assert "sinks.it.changes.op_column: op_column=''" in text
     assert "conflict_columns=None: is needed with create_table" in text
 
 

@@ -204,8 +204,6 @@ class RowTarget:
     conflict: tuple[str, ...] | None
     update: tuple[str, ...] | None
     version: str | None
-    returning: tuple[str, ...]
-    """The columns of the stored row that the item's receipt returns."""
 
     def __post_init__(self) -> None:
         check_name("table", self.table)

@@ -48,7 +48,8 @@ def dlq_options(parser: Parser) -> None:
         command = add(name, text, f"sluicegate dlq {name} {_EXAMPLES[name]}")
         command.add_argument(
             "store",
-            help="path of a file written by FileSink; or postgresql://..., whose missing parts come from PG* variables",
+            help="path of a file written by FileSink; or postgresql://..., whose missing parts come "
+            "from PG* variables",
         )
         _table_options(command)
         if name == "show":

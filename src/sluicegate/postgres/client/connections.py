@@ -95,7 +95,7 @@ class Connections:
     async def _examine(self) -> None:
         """Determine whether statements can be prepared in a pool of the user."""
         async with self.opening() as con:
-            cached, prepared = await keeps_statements(con), self._access.prepared
+            cached, prepared = keeps_statements(con), self._access.prepared
             if cached and (prepared is False or (prepared == "auto" and await is_pooled(con))):
                 rule = (
                     f"its connections prepare statements, which {_why(prepared)}; create it with "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..._core import checks
 from ...telemetry.otel import OtelInstruments, otel_metrics_api
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from prometheus_client import CollectorRegistry
 
+    from ...telemetry.metric import Catalogue
     from ...telemetry.observers import Instruments
 
 
 class MonitorMetricsObserver(MonitorObserver):
     """Observer that shows the figures of a monitor as metrics."""
+
+    _catalogue: ClassVar[Catalogue]
 
     def __init__(self, find: Callable[[], Instruments], *, name: str | None) -> None:
         self._find = find
@@ -51,7 +54,23 @@ class MonitorMetricsObserver(MonitorObserver):
         return f"{type(self).__name__}({given})"
 
 
-class PrometheusQueueObserver(MonitorMetricsObserver, QueueObserver):
+class _ByPrometheus(MonitorMetricsObserver):
+    def __init__(
+        self, registry: CollectorRegistry | None = None, *, name: str | None = None
+    ) -> None:
+        require_prometheus(type(self).__name__)
+        super().__init__(lambda: PrometheusInstruments.of(registry, self._catalogue), name=name)
+
+
+class _ByOpenTelemetry(MonitorMetricsObserver):
+    def __init__(
+        self, meter_provider: MeterProvider | None = None, *, name: str | None = None
+    ) -> None:
+        otel_metrics_api(type(self).__name__)
+        super().__init__(lambda: OtelInstruments.of(meter_provider, self._catalogue), name=name)
+
+
+class PrometheusQueueObserver(_ByPrometheus, QueueObserver):
     """Metrics of the queues of a schema, from a `QueueMonitor`; the reference page lists their names.
 
     Args:
@@ -62,14 +81,10 @@ class PrometheusQueueObserver(MonitorMetricsObserver, QueueObserver):
     `ConfigError` for a bad argument and `MissingExtra` without `prometheus_client`.
     """
 
-    def __init__(
-        self, registry: CollectorRegistry | None = None, *, name: str | None = None
-    ) -> None:
-        require_prometheus("PrometheusQueueObserver")
-        super().__init__(lambda: PrometheusInstruments.of(registry, QUEUES), name=name)
+    _catalogue = QUEUES
 
 
-class PrometheusStreamObserver(MonitorMetricsObserver, StreamObserver):
+class PrometheusStreamObserver(_ByPrometheus, StreamObserver):
     """Metrics of a log of streams, from a `StreamMonitor`; the reference page lists their names.
 
     Args:
@@ -80,14 +95,10 @@ class PrometheusStreamObserver(MonitorMetricsObserver, StreamObserver):
     `ConfigError` for a bad argument and `MissingExtra` without `prometheus_client`.
     """
 
-    def __init__(
-        self, registry: CollectorRegistry | None = None, *, name: str | None = None
-    ) -> None:
-        require_prometheus("PrometheusStreamObserver")
-        super().__init__(lambda: PrometheusInstruments.of(registry, STREAM), name=name)
+    _catalogue = STREAM
 
 
-class OpenTelemetryQueueObserver(MonitorMetricsObserver, QueueObserver):
+class OpenTelemetryQueueObserver(_ByOpenTelemetry, QueueObserver):
     """Metrics of the queues of a schema, from a `QueueMonitor`; the reference page lists their names.
 
     Args:
@@ -97,14 +108,10 @@ class OpenTelemetryQueueObserver(MonitorMetricsObserver, QueueObserver):
     Raises `ConfigError` for a bad argument and `MissingExtra` without `opentelemetry`.
     """
 
-    def __init__(
-        self, meter_provider: MeterProvider | None = None, *, name: str | None = None
-    ) -> None:
-        otel_metrics_api("OpenTelemetryQueueObserver")
-        super().__init__(lambda: OtelInstruments.of(meter_provider, QUEUES), name=name)
+    _catalogue = QUEUES
 
 
-class OpenTelemetryStreamObserver(MonitorMetricsObserver, StreamObserver):
+class OpenTelemetryStreamObserver(_ByOpenTelemetry, StreamObserver):
     """Metrics of a log of streams, from a `StreamMonitor`; the reference page lists their names.
 
     Args:
@@ -114,8 +121,4 @@ class OpenTelemetryStreamObserver(MonitorMetricsObserver, StreamObserver):
     Raises `ConfigError` for a bad argument and `MissingExtra` without `opentelemetry`.
     """
 
-    def __init__(
-        self, meter_provider: MeterProvider | None = None, *, name: str | None = None
-    ) -> None:
-        otel_metrics_api("OpenTelemetryStreamObserver")
-        super().__init__(lambda: OtelInstruments.of(meter_provider, STREAM), name=name)
+    _catalogue = STREAM

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, cast
 from ..._core.arrow import ArrowBatch, values_of
 from ..._core.checks import bad
 from ..._core.errors import PermanentError
-from ..._core.values.rows import RowMaker, check_name, column_names, value_of
+from ..._core.values.rows import RowMaker, check_name, value_of
 from ..client.errors import is_about_items, is_lost
 from ..client.names import quoted
-from .plan import EXACT, LOOSE, RETURNED, SCHEMA, VERDICT
+from .plan import EXACT, LOOSE, SCHEMA, VERDICT
 from .remaining import Remaining
 
 if TYPE_CHECKING:
@@ -43,8 +43,13 @@ if TYPE_CHECKING:
     from ..._core.values.rows import GivenRows
     from .plan import TablePlan
 
+_UPSERTS = ("c", "r", "u", "i", "insert", "update", "upsert")
+_DELETES = ("d", "delete")
+"""The operations, with those of Debezium."""
 POINT, ROW_POINT = "sluicegate_change", "sluicegate_changed_row"
-DROP_STAGING = f"DROP TABLE IF EXISTS {', '.join(f'{SCHEMA}.{each}' for each in (EXACT, LOOSE, VERDICT, RETURNED))}"
+DROP_STAGING = (
+    f"DROP TABLE IF EXISTS {', '.join(f'{SCHEMA}.{each}' for each in (EXACT, LOOSE, VERDICT))}"
+)
 """Staging tables have the columns of one plan."""
 
 
@@ -53,11 +58,10 @@ class Changes:
     """How an item declares its change to the table, for `PostgresSink(changes=)`.
 
     Args:
-        op_column: the name of the operation in an item. Without it, every item is an upsert.
-        upserts: the operations that insert or replace a row; compared without case. The default
-            has those of Debezium.
-        deletes: the operations that delete the row of the key; the item needs no other values than
-            the key, and the version if there is a `version_column`.
+        op_column: the name of the operation in an item: `c`, `r`, `u`, `i`, `insert`, `update` or
+            `upsert` insert or replace the row, `d` or `delete` delete the row of the key, without
+            regard to case. A deletion needs no other values than the key, and the version if there
+            is a `version_column`. Without a name (`None`), every item is an upsert.
         present_column: the name of a list in an item, of the columns that the item has: an existing
             row keeps the others. Columns of the key are always present. Without a list (`None`) all
             are.
@@ -68,8 +72,6 @@ class Changes:
     """
 
     op_column: str | None = None
-    upserts: Sequence[str] = ("c", "r", "u", "i", "insert", "update", "upsert")
-    deletes: Sequence[str] = ("d", "delete")
     present_column: str | None = None
 
     def __post_init__(self) -> None:
@@ -78,11 +80,6 @@ class Changes:
         for name in ("op_column", "present_column"):
             if (value := getattr(self, name)) is not None:
                 check_name(name, value)
-        for name in ("upserts", "deletes"):
-            column_names(name, getattr(self, name))
-        both = {each.lower() for each in self.upserts} & {each.lower() for each in self.deletes}
-        if both:
-            raise bad("deletes", sorted(both), "must not be among upserts=")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,14 +105,11 @@ def steps_of(changes: Changes, batch: Batch[Any], plan: TablePlan) -> Steps:
     lists = _values(batch, changes.present_column)
     ops = [False] * count
     if changes.op_column is not None:
-        upserts, deletes = (
-            {each.lower() for each in ops} for ops in (changes.upserts, changes.deletes)
-        )
-        known = ", ".join((*changes.upserts, *changes.deletes))
         for index, given in enumerate(_values(batch, changes.op_column)):
             op = given.lower() if isinstance(given, str) else None
-            ops[index] = op in deletes
-            if op not in upserts and op not in deletes:
+            ops[index] = op in _DELETES
+            if op not in (*_UPSERTS, *_DELETES):
+                known = ", ".join((*_UPSERTS, *_DELETES))
                 why = f"the item's {changes.op_column!r} is no operation; known: {known}"
                 steps.errors[index] = PermanentError(why)
     if not any(ops) and not any(each is not None for each in lists):

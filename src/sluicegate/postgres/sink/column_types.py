@@ -68,15 +68,11 @@ _LOGICAL = {
     "local-timestamp-micros": "timestamp",
 }
 _OF_SPARK = {
-    "boolean": "boolean",
+    **_PRIMITIVES,
     "byte": "smallint",
     "short": "smallint",
     "integer": "integer",
-    "long": "bigint",
-    "float": "real",
-    "double": "double precision",
     "decimal": "numeric",
-    "string": "text",
     "varchar": "varchar",
     "char": "char",
     "binary": "bytea",
@@ -89,7 +85,6 @@ _OF_SPARK = {
     "interval minute": "interval",
     "interval second": "interval",
     "struct": "jsonb",
-    "map": "jsonb",
     "variant": "jsonb",
 }
 _NAME = r'(?:[^\W\d][\w$]*|"(?:[^"\0]|"")+")'

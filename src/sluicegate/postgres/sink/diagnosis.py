@@ -5,8 +5,8 @@
 2. A missing privilege is looked up by name (`missing_privileges`). If the lookup fails, the refusal
    stands: a row never fails permanently on a guess.
 3. The server checks privileges by column if they are not granted for the whole table, so each
-   column is queried. A conflict's key, a version and returned columns are read, which requires
-   SELECT. A column filled by a sequence requires the sequence. Sifting needs a temporary table, and
+   column is queried. A conflict's key and a version are read, which requires SELECT.
+   A column filled by a sequence requires the sequence. Sifting needs a temporary table, and
    therefore TEMPORARY on the database.
 4. With row-level security, a role needs a permissive policy for each command; without one it is
    refused every row, with the code of a missing privilege.
@@ -111,8 +111,7 @@ class Diagnosis:
     def _repair_of(self, plan: TablePlan, table: Table) -> str | None:
         """The repair of a table whose columns no longer fit the plan."""
         names = {column.name for column in table.columns}
-        wanted = dict.fromkeys((*plan.columns, *plan.returning))
-        gone = [quoted(name) for name in wanted if name not in names]
+        gone = [quoted(name) for name in plan.columns if name not in names]
         if gone:
             return f"add column {', '.join(gone)} to {self._where(plan)} again"
         computed = [quoted(name) for name in plan.columns if table.column(name).generated]
@@ -235,7 +234,6 @@ def role_and_missing(plan: PlanFacts, *, again: bool, sifts: bool = True) -> str
 def _wanted(plan: PlanFacts, *, again: bool) -> Iterator[tuple[str, Sequence[str]]]:
     updated = plan.update_columns if plan.mode == "update" else ()
     read = {
-        *plan.returning,
         *(plan.target or () if plan.mode != "error" else ()),
         *([plan.version] if plan.version else ()),
     }

@@ -45,8 +45,6 @@ class PlanFacts:
     """The columns that asyncpg cannot `COPY`, because a user's codec may encode them as text."""
     json_types: frozenset[str] = JSON_TYPES
     """The types whose values are encoded as JSON text here, not by a user's codec."""
-    returning: tuple[str, ...] = ()
-    """The columns of the stored row for its item's receipt."""
 
     @property
     def copies(self) -> bool:
@@ -55,15 +53,10 @@ class PlanFacts:
 
     @cached_property
     def needs_staging(self) -> bool:
-        """Whether a plain `COPY` into the table is not possible: conflicts are handled, rows are
-        returned, the table does not allow `COPY`, or values are sent as text.
+        """Whether a plain `COPY` into the table is not possible: conflicts are handled, the table
+        does not allow `COPY`, or values are sent as text.
         """
-        return (
-            self.mode != "error"
-            or bool(self.returning)
-            or not self.table.takes_copy
-            or bool(self.texts)
-        )
+        return self.mode != "error" or not self.table.takes_copy or bool(self.texts)
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
@@ -74,13 +67,6 @@ class PlanFacts:
     def replaces(self) -> bool:
         """Whether an existing row is replaced."""
         return self.mode == "update" and bool(self.update_columns)
-
-    @property
-    def returns_all(self) -> bool:
-        """Whether each inserted row returns a row, in order, unless two rows have the same key."""
-        if not self.table.is_plain or self.mode == "ignore":
-            return False
-        return self.mode == "error" or (self.replaces and self.version is None)
 
     @cached_property
     def key_of(self) -> Callable[[Sequence[object]], object]:
@@ -138,25 +124,6 @@ class PlanFacts:
             return value
         whole = f"rtrim({value}) COLLATE {BYTES} = rtrim({made}) COLLATE {BYTES}"
         return f"(CASE WHEN {whole} THEN {made} ELSE {value} END)"
-
-    @cached_property
-    def sorting(self) -> str | None:
-        """Sort the places of rows by an array per column of the key; `None` if `unnest` would split
-        the arrays.
-        """
-        names = self.key or ()
-        found = [self.table.column(name) for name in names]
-        if any(column.is_nested for column in found):
-            return None
-        arrays = ", ".join(f"${place}::{column.given}[]" for place, column in enumerate(found, 1))
-        keys = self.staged(names)
-        typed = ", ".join(
-            f"{column.typed(key)} AS {key}" for column, key in zip(found, keys, strict=True)
-        )
-        return (
-            f"SELECT (o - 1)::int4 FROM (SELECT o, {typed} FROM unnest({arrays}) "  # noqa: S608  # names are quoted
-            f"WITH ORDINALITY AS given({', '.join(keys)}, o)) AS given ORDER BY {self.order}"
-        )
 
     @cached_property
     def key_places(self) -> tuple[int, ...]:
@@ -310,14 +277,6 @@ class PlanFacts:
             )
             for column in found
         ]
-
-    def values_of(self, table: str = "", *, own: bool = False) -> str:
-        """The returned columns as `v0`, `v1`, ...; with `own` they have these names already."""
-        path = f"{table}." if table else ""
-        return ", ".join(
-            f"{path}v{place}" if own else f"{path}{quoted(name)} AS v{place}"
-            for place, name in enumerate(self.returning)
-        )
 
     @property
     def same_key(self) -> str:

@@ -120,10 +120,6 @@ class GrowthSettings:
         for name in target.columns:
             if (fault := _fault_of(name)) is not None:
                 raise bad("columns", name, fault)
-        stray = [name for name in target.returning if name not in self.types]
-        if stray:
-            rule = "create_table creates only columns with a type in columns="
-            raise bad("returning", stray, rule)
 
     @property
     def creates(self) -> bool:

@@ -32,7 +32,7 @@ from ..._core.checks import bad
 from ..._core.errors import UnitRefused
 from ..._core.transaction import Committed, Counts, Unit, check_same_parts
 from ..client.errors import sqlstate
-from ..client.names import creation, qualified
+from ..client.names import creation, literal, qualified
 from ..client.statements import BEGIN as BEGIN_AT_LEVEL
 
 if TYPE_CHECKING:
@@ -160,8 +160,8 @@ class UnitLedger:
         """Raise `UnitRefused` if the row belongs to another table that had the target's name."""
         if row["target_oid"] not in {row["oid_now"], 0}:
             where = (
-                f"application = {_literal(unit.application)} AND target = "
-                f"{_literal(target)} AND target_oid = {row['target_oid']}"
+                f"application = {literal(unit.application)} AND target = "
+                f"{literal(target)} AND target_oid = {row['target_oid']}"
             )
             raise UnitRefused(
                 f"unit={unit.name!r}: it was committed to a table {target} with the oid "
@@ -188,13 +188,13 @@ class UnitLedger:
         assert found is not None
         if (earlier := found["earlier"]) is not None:
             where = (
-                f"application = {_literal(unit.application)} AND target = "
-                f"{_literal(earlier)} AND target_oid = {found['oid']}"
+                f"application = {literal(unit.application)} AND target = "
+                f"{literal(earlier)} AND target_oid = {found['oid']}"
             )
             raise UnitRefused(
                 f"unit={unit.name!r}: its version was committed to this table under the name "
                 f"{earlier}, and the table is now {target}. To accept it as committed: UPDATE "
-                f"{self.qualified} SET target = {_literal(target)} WHERE {where}; or, if the table "
+                f"{self.qualified} SET target = {literal(target)} WHERE {where}; or, if the table "
                 f"does not contain its rows, to write them again: DELETE FROM {self.qualified} "
                 f"WHERE {where} AND version = {unit.version};"
             )
@@ -296,10 +296,6 @@ def _counts_of(row: Record) -> Committed:
     return Committed(
         counts=Counts(**{name: row[name] for name in _STORED}), letters_held=row["letters_held"]
     )
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 async def create_missing(

@@ -9,10 +9,6 @@
    written one by one: the last one, or with a version column the first one with the highest
    version; columns that are not replaced are those of the first row. Keys and versions are
    compared like the table's columns, with their collations.
-4. `RETURNING` sees only the table's row, and skipped rows return nothing. So each returned row
-   (`v0`, `v1`, ...) must be matched to its place: a row sent as parameters returns its place as a
-   parameter; many rows return their keys, which are compared with the sent keys by the rules of the
-   table's type; without conflicts every row is returned, in order.
 """
 
 # ruff: noqa: S608  # text is put into statements here and nowhere else: names by `quoted`, types as the server spelled them
@@ -27,12 +23,11 @@ from ..client.names import quoted
 from .facts import PlanFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
 EXACT = "sluicegate_exact"
 LOOSE = "sluicegate_loose"
 VERDICT = "sluicegate_verdict"
-RETURNED = "sluicegate_returned"
 SCHEMA = "pg_temp"
 """The names of the temporary tables for staged rows, and their schema."""
 TEXTS = 64
@@ -44,47 +39,23 @@ class TablePlan(PlanFacts):
     """The statements of an open sink for its table."""
 
     @cached_property
-    def insert(self) -> str:
-        """Insert one row from parameters, with the mode's conflict clause.
-
-        If columns are returned, the row's place is an additional parameter.
-        """
-        back = (
-            f" RETURNING ${len(self.columns) + 1}::int4 AS o, {self.values_of()}"
-            if self.returning
-            else ""
-        )
-        values = ", ".join(f"${place}{cast}" for place, cast in enumerate(self._parameter_casts, 1))
-        return f"{self.into} VALUES ({values}){self.on_conflict}{back}"
-
-    @cached_property
     def values(self) -> Callable[[int], str]:
         """Insert this number of rows from parameters, with the mode's conflict clause."""
         return lru_cache(TEXTS)(self._values)
 
     def _values(self, rows: int) -> str:
-        back = f" RETURNING {self.values_of()}" if self.returning else ""
-        given = _parameters(self._parameter_casts, rows)
-        return f"{self.into} VALUES {given}{self.on_conflict}{back}"
+        casts, wide = self._parameter_casts, len(self.columns)
+        given = ", ".join(
+            f"({', '.join(f'${row * wide + place}{cast}' for place, cast in enumerate(casts, 1))})"
+            for row in range(rows)
+        )
+        return f"{self.into} VALUES {given}{self.on_conflict}"
 
     @cached_property
     def _parameter_casts(self) -> list[str]:
         """For each column, the casts of a parameter; empty if it has the column's own type."""
         found = (self.table.column(name) for name in self.columns)
         return [column.typed(f"::{column.given}") if column.as_text else "" for column in found]
-
-    @cached_property
-    def merge_values(self) -> Callable[[int], str]:
-        """Like `merge`, for this number of rows from parameters. They have base types, as arrays
-        do.
-        """
-        return lru_cache(TEXTS)(self._merge_values)
-
-    def _merge_values(self, rows: int) -> str:
-        found = (self.table.column(name) for name in self.columns)
-        casts = [column.typed(f"::{column.given}") for column in found]
-        given = _parameters(casts, rows, numbered=True)
-        return self._merge_from(f"(VALUES {given}) AS given({self.all_staged}, o)")
 
     def stage(self, name: str) -> str:
         """Insert one row from parameters into a staging table, if `COPY` is not possible."""
@@ -125,7 +96,7 @@ class TablePlan(PlanFacts):
     @cached_property
     def merge(self) -> str:
         """Insert from exact staging, with the mode's conflict clause."""
-        return self._merge_from(self._staged)
+        return self._insert_latest(self._staged)
 
     @cached_property
     def merge_distinct(self) -> str:
@@ -144,34 +115,7 @@ class TablePlan(PlanFacts):
             return None
         arrays = ", ".join(f"${place}::{column.given}[]" for place, column in enumerate(found, 1))
         rows = f"unnest({arrays}) WITH ORDINALITY AS given({self.all_staged}, o)"
-        return self._merge_from(self._typed(rows), first=1)
-
-    def _merge_from(self, source: str, *, first: int = 0) -> str:
-        if not self.returning:
-            return self._insert_latest(source)
-        if self.mode == "error":
-            return f"{self._insert_latest(source)} RETURNING {self.values_of()}"
-        target = self.target or ()
-        keys = [
-            f"{key}::{self.exact_type(name)}"
-            for key, name in zip(self.staged(target), target, strict=True)
-        ]
-        numbered = (
-            "SELECT o, "
-            f"{', '.join(f'{key} AS k{place}' for place, key in enumerate(keys))}, "
-            f"{self._rank(keys)} AS r FROM given"
-        )
-        same = " AND ".join(
-            self.table.column(name).equal(f"d.k{place}", f"n.k{place}")
-            for place, name in enumerate(target)
-        )
-        stored = ", ".join(f"{quoted(name)} AS k{place}" for place, name in enumerate(target))
-        return (
-            f"WITH given AS MATERIALIZED (SELECT * FROM {source}), d AS "
-            f"({self._insert_latest('given')} RETURNING {stored}, {self.values_of()}),"
-            f" n AS ({numbered}) SELECT n.o - {first} AS o, {self.values_of('d', own=True)} FROM "
-            f"d JOIN n ON {same} WHERE n.r = 1"
-        )
+        return self._insert_latest(self._typed(rows))
 
     def _insert_latest(self, source: str) -> str:
         if self.mode != "update":
@@ -200,21 +144,12 @@ class TablePlan(PlanFacts):
 
     def _rank(self, keys: list[str]) -> str:
         """1 for the row of each key that takes effect."""
-        order = "o"
-        if self.mode == "update":
-            order = (
-                "o DESC"
-                if self.version is None
-                else f"{self.compared(self.version)} DESC NULLS LAST, o"
-            )
-        return f"row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY {order})"
-
-    def find_stored(self, rows: str) -> str:
-        """Read the table's rows that have the keys of these staged rows."""
-        return (
-            f"SELECT s.o, {self.values_of('t')} FROM {rows} s JOIN "
-            f"{self.table.qualified} t ON {self.same_key}"
+        order = (
+            "o DESC"
+            if self.version is None
+            else f"{self.compared(self.version)} DESC NULLS LAST, o"
         )
+        return f"row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY {order})"
 
     def move_from(self, source: str, order: str | None) -> str:
         """Insert from a table with the same columns; `order` is the column of their order, if any."""
@@ -267,29 +202,18 @@ class TablePlan(PlanFacts):
         return "SELECT " + ", ".join(f"${place}::{each.given} IS NULL" for place, each in found)
 
 
-def _parameters(casts: Sequence[str], rows: int, *, numbered: bool = False) -> str:
-    """A list of this number of parameter rows; if `numbered`, each ends with its place."""
-    wide = len(casts)
-    return ", ".join(
-        "("
-        + ", ".join(f"${row * wide + place}{cast}" for place, cast in enumerate(casts, 1))
-        + (f", {row})" if numbered else ")")
-        for row in range(rows)
-    )
-
-
 def staging_table(name: str, types: list[str], *, again: bool) -> str:
     """Create a staging table: `o` is the place of the row, `c0`, `c1`, ... are its values."""
     columns = ", ".join(f"c{place} {kind}" for place, kind in enumerate(types))
     return temporary(name, f"(o int4, {columns})", again=again)
 
 
-def temporary(name: str, columns: str = "", *, query: str = "", again: bool) -> str:
+def temporary(name: str, columns: str, *, again: bool) -> str:
     """Create an empty table that lasts until the transaction ends.
 
     Created once per transaction: a dropped one would keep its locks.
     """
-    made = f"{name}{columns} ON COMMIT DROP {query}"
+    made = f"{name}{columns} ON COMMIT DROP"
     return (
         f"CREATE TEMP TABLE IF NOT EXISTS {made}; TRUNCATE {SCHEMA}.{name}"
         if again

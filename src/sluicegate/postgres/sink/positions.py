@@ -69,24 +69,15 @@ _KEY = ("consumer_group", "topic", "partition")
 _THIS = "consumer_group = $1 AND topic = $2 AND partition = $3"
 
 
+@dataclass(eq=False, slots=True)
 class OwnedPosition:
     """A claimed position: the epoch of its owner, and the last known position."""
 
-    __slots__ = ("epoch", "group", "partition", "position", "target")
-
-    def __init__(
-        self,
-        group: str,
-        partition: TopicPartition,
-        target: str,
-        epoch: int,
-        position: Position | None,
-    ) -> None:
-        self.group = group
-        self.partition = partition
-        self.target = target
-        self.epoch = epoch
-        self.position = position
+    group: str
+    partition: TopicPartition
+    target: str
+    epoch: int
+    position: Position | None
 
     def moved(self, position: Position | None) -> None:
         """Record the current position."""

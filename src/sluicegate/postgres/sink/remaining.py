@@ -6,7 +6,7 @@ was found.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..._core.errors import PermanentError, UnknownOutcomeError
 from ..._core.order.left_out import stopped_behind
@@ -17,8 +17,6 @@ from .rows.values import LazyRows, changed, documents, shortest, unversioned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-
-    from asyncpg import Record
 
     from ..._core.values.rows import GivenRows
     from .plan import TablePlan
@@ -36,9 +34,8 @@ def without(given: GivenRows, refused: Mapping[int, Exception]) -> GivenRows:
 class Remaining:
     """The rows of one batch that are still to be written, and the outcomes of the others.
 
-    `rows` are the remaining rows, and `indices` their indices in the batch. `errors`, `outcomes`
-    and `details` are by index in the batch: the failed items, the safe ones, and their known
-    details.
+    `rows` are the remaining rows, and `indices` their indices in the batch. `errors` and `outcomes`
+    are by index in the batch: the failed items, and the safe ones.
     """
 
     def __init__(
@@ -52,7 +49,6 @@ class Remaining:
         """The rows whose values were compared with the columns' types last."""
         self._changed: dict[int, PermanentError] = {}
         self.outcomes: dict[int, Outcome] = {}
-        self.details: dict[int, dict[str, Any]] = {}
 
     def drop(self, refused: Mapping[int, Exception]) -> None:
         """Fail the rows at these places."""
@@ -134,17 +130,6 @@ class Remaining:
             if index in self.maybe:
                 self.outcomes[index] = Outcome.DUPLICATE
 
-    def note_returned(
-        self, names: Sequence[str], found: Sequence[Record], places: Iterable[int] | None = None
-    ) -> None:
-        """Record the returned columns `names`; `o` is each row's place unless `places` is given."""
-        for place, row in zip(
-            (row["o"] for row in found) if places is None else places, found, strict=True
-        ):
-            self.details[self.indices[place]] = {
-                name: row[f"v{number}"] for number, name in enumerate(names)
-            }
-
     def drop_unversioned(self, plan: TablePlan) -> None:
         """Fail the rows without a version, if there is a column for it."""
         if plan.version is not None:
@@ -186,6 +171,6 @@ class Remaining:
 
     def answer(self, items: int) -> WriteResult | None:
         """The result for a batch of `size` items; `None` if every item was delivered."""
-        if not self.errors and not self.outcomes and not self.details:
+        if not self.errors and not self.outcomes:
             return None
-        return WriteResult(items, self.errors, self.outcomes, self.details)
+        return WriteResult(items, self.errors, self.outcomes)

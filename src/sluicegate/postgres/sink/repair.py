@@ -28,14 +28,12 @@ from ..client.errors import (
 from ..copying.rows import Declined
 from .diagnosis import query_again
 from .encoding import refused_rows
-from .plan import EXACT, LOOSE, SCHEMA
+from .plan import EXACT, LOOSE
 from .rows.values import LazyRows
 from .scope import StatementLost
 from .sender import STAGED_FROM
 
 if TYPE_CHECKING:
-    from collections.abc import Container
-
     from asyncpg import Record
 
     from .sender import Sender
@@ -63,11 +61,7 @@ class Blame:
         sender = self._sender
         if isinstance(error, UnknownOutcomeError):
             raise error
-        if (
-            is_lost(error)
-            or is_gone(sender.con)
-            or (sender.sealed and not is_from_server(error) and is_stale(error))
-        ):
+        if is_lost(error) or is_gone(sender.con):
             raise for_write(error, sealed=sender.sealed)  # the cause is set
         await sender.undo()
         if not (is_stale(error) or is_about_items(error)):
@@ -202,24 +196,9 @@ async def resend(sender: Sender) -> bool:
     if sender.plan.mode == "error" and not all(_is_ours(sender, row) for row in skipped):
         await sender.undo()
         return False
-    places = [row["o"] for row in skipped]
-    sender.remaining.note_duplicates(places)
-    await note_stored(sender, f"{SCHEMA}.{EXACT}", set(places))
+    sender.remaining.note_duplicates([row["o"] for row in skipped])
     await sender.commit()
     return True
-
-
-async def note_stored(sender: Sender, rows: str, skipped: Container[int]) -> None:
-    """Record the returned columns of staged rows stored now or by an earlier attempt."""
-    plan, remaining = sender.plan, sender.remaining
-    if plan.returning:
-        found = await sender.con.fetch(plan.find_stored(rows))
-        ours = [
-            row
-            for row in found
-            if row["o"] not in skipped or remaining.indices[row["o"]] in remaining.outcomes
-        ]
-        remaining.note_returned(plan.returning, ours)
 
 
 def set_aside_unfindable(sender: Sender) -> None:

@@ -5,12 +5,9 @@
 2. *Sealed* means that the server was told to keep the rows. If the connection is lost before that,
    the error is transient; afterwards the outcome is unknown. A write inside a larger transaction
    (`Scope`) is never sealed, since only that transaction's commit keeps its rows.
-3. With a parameter per value: `ON CONFLICT DO UPDATE` refuses to replace a row twice in one
-   statement. If keys may be equal, the rows are ranked first, as with the other statements. Keys
-   that differ in Python but not in the column's type are detected by the server (`Blame`), and the
-   write is repeated.
-4. If every row is stored, the rows are returned in the order in which they were sent. Otherwise
-   they are matched by their keys, which must not be NULL.
+3. `ON CONFLICT DO UPDATE` refuses to replace a row twice in one statement. If keys may be equal,
+   the rows are sent from arrays, and ranked by the server. Keys that differ in Python but not in the
+   column's type are detected by the server (`Blame`), and the write is repeated.
 """
 
 from __future__ import annotations
@@ -83,6 +80,7 @@ class Sender:
         self._chooser = chooser
         self._chosen: tuple[int, str] | None = None
         """The number of rows for which a statement was chosen last, and that statement."""
+        self._is_staged = False
         self._is_compared = False
         self._compares_apart = False
         self._packing: Packing | None = packing
@@ -157,27 +155,30 @@ class Sender:
             return None
         statement = self._statement
         if statement == "values":
-            return await self._insert_values()
-        if statement == "insert":
-            return await self._insert_rows()
-        if statement == "unnest" and self.plan.merge_arrays is not None:
-            columns = list(zip(*remaining.rows, strict=True))
-            if any(map(has_sequence, columns)):
-                return await self._insert_rows()
-            return await self._insert_at_once(self.plan.merge_arrays, *columns)
+            repeats = self.may_repeat_keys
+            found = _statement_for_values(self.plan, remaining.rows, may_repeat=repeats)
+            if found is not None:
+                return await self._insert_at_once(*found)
         if statement == "copy":
             return await self._copy_rows()
+        if statement != "staging":
+            columns, arrays = list(zip(*remaining.rows, strict=True)), self.plan.merge_arrays
+            if arrays is not None and not any(map(has_sequence, columns)):
+                return await self._insert_at_once(arrays, columns)
+            self._is_staged = True
+            await self.compare_types()
+            return await self._send_tuples()
         await self.begin_staging()
         await self.stage(EXACT)
-        await self._merge(self.plan.merge)
+        await self.con.execute(self.plan.merge)
         return await self.commit()
 
     @property
     def _statement(self) -> str:
         """The statement for the number of remaining rows; staging if prepared statements keep
-        getting lost.
+        getting lost, or neither parameters nor arrays can have the rows.
         """
-        if self.lost_statements >= STAGED_FROM:
+        if self._is_staged or self.lost_statements >= STAGED_FROM:
             return "staging"
         count = len(self.remaining.rows)
         if self._chosen is None or self._chosen[0] != count:
@@ -216,60 +217,10 @@ class Sender:
 
     # -- statements --------------------------------------------------------------------------------
 
-    async def _insert_values(self) -> None:
-        """Send one `INSERT` of all rows, with a parameter per value."""
-        rows = self.remaining.rows
-        found = _statement_for_values(self.plan, rows, may_repeat=self.may_repeat_keys)
-        if found is None:
-            return await self._insert_rows()
-        statement, places = found
-        values = chain.from_iterable(arrange(rows, places))
-        return await self._insert_at_once(statement, *values, places=places)
-
-    async def _insert_rows(self) -> None:
-        """Send one `INSERT` per row, in a pipeline."""
-        rows = self.remaining.rows
-        places = self.plan.sent_places(rows)
-        if places is None:
-            places = await self._sorted_places()
-        if not self.plan.returning:
-            return await self._insert(self.plan.insert, arrange(rows, places))
-        self.copying = None
-        async with _Guard(self.con):
-            numbered = [(*rows[place], place) for place in places]
-            found = await self.con.fetchmany(self.plan.insert, self._feed(numbered))
-        return self.remaining.note_returned(self.plan.returning, found)
-
-    async def _sorted_places(self) -> Sequence[int]:
-        """The places of the rows in the order of their key, by the server."""
-        statement, rows = self.plan.sorting, self.remaining.rows
-        keys = [[row[place] for row in rows] for place in self.plan.key_places]
-        if statement is None or any(map(has_sequence, keys)):
-            return range(len(rows))
-        return [row[0] for row in await self.con.fetch(statement, *keys)]
-
-    async def _insert_at_once(
-        self, statement: str, *arguments: object, places: Sequence[int] | None = None
-    ) -> None:
-        """Send one `INSERT` of all rows, from parameters or arrays; `places` are those of the rows
-        in the order of the parameters.
-        """
+    async def _insert_at_once(self, statement: str, arguments: Iterable[object]) -> None:
+        """Send one `INSERT` of all rows, from parameters or arrays."""
         self.copying, self.sealed = None, not self._explicit
-        await self._merge(statement, *arguments, places=places)
-
-    async def _merge(
-        self, statement: str, *arguments: object, places: Sequence[int] | None = None
-    ) -> None:
-        """Run one statement that inserts all rows, and record the returned columns."""
-        if not self.plan.returning:
-            await self.con.execute(statement, *arguments)
-            return
-        found = await self.con.fetch(statement, *arguments)
-        if found and "o" in found[0]:
-            self.remaining.note_returned(self.plan.returning, found)
-        elif len(found) == len(self.remaining.rows):
-            # otherwise a trigger has suppressed rows, and the result does not show which
-            self.remaining.note_returned(self.plan.returning, found, places or range(len(found)))
+        await self.con.execute(statement, *arguments)
 
     async def _copy_rows(self) -> None:
         """`COPY` the rows directly into the table."""
@@ -374,7 +325,7 @@ class Sender:
         """`COPY` columns without creating tuples; return whether that was possible."""
         self.remaining.drop_refused()
         rows = self.remaining.rows
-        if not isinstance(rows, LazyRows) or not rows or self.plan.returning:
+        if not isinstance(rows, LazyRows) or not rows:
             return False
         if not speaks_utf8(self.con):
             return False
@@ -393,7 +344,7 @@ class Sender:
         await self.begin_staging()
         self.place_of = sent.place
         await self._copy_binary(EXACT, SCHEMA, staged_columns(plan), pieces)
-        await self._merge(
+        await self.con.execute(
             plan.merge_distinct if key and sent.tells_apart(key, plan.version) else plan.merge
         )
         await self.commit()
@@ -431,52 +382,32 @@ def plain_insert(plan: TablePlan, rows: Sequence[Row]) -> tuple[str, Iterable[ob
             return None
     if plan.numeric_places:
         rows = shortest(rows, plan.numeric_places)
-    values = tuple(chain.from_iterable(rows))
-    if not plan.takes_plainly(values):
+    if not plan.takes_plainly(tuple(chain.from_iterable(rows))):
         return None
-    found = _statement_for_values(plan, rows)
-    if found is None:
-        return None
-    statement, places = found
-    if isinstance(places, range):
-        return statement, values
-    return statement, chain.from_iterable(arrange(rows, places))
+    return _statement_for_values(plan, rows)
 
 
 def _statement_for_values(
     plan: TablePlan, rows: Sequence[Row], *, may_repeat: bool = False
-) -> tuple[str, Sequence[int]] | None:
-    """The statement, and the places of the rows in the order in which it takes them; `None` if none
-    can assign the returned rows to their places.
+) -> tuple[str, Iterable[object]] | None:
+    """The statement with a parameter per value, and its parameters in the order of the keys; `None`
+    if only the server can rank or sort the rows.
     """
-    count, places, keys = len(rows), None, None
-    if count == 1 and not plan.returning:
-        return plan.values(1), range(1)
-    if plan.mode == "update":
-        keys = [*map(plan.key_of, rows)]
-    ranks = keys is not None and (may_repeat or _repeats(keys))
-    if not ranks and (not plan.returning or plan.returns_all):
-        places = plan.sent_places(rows, keys)
-    if places is not None:
-        return plan.values(count), places
-    if plan.returning and _has_unmatched(plan, rows):
+    keys = [*map(plan.key_of, rows)] if plan.mode == "update" and len(rows) > 1 else None
+    if keys is not None and (may_repeat or _repeats(keys)):
         return None
-    return plan.merge_values(count), range(count)
+    places = plan.sent_places(rows, keys)
+    if places is None:
+        return None
+    return plan.values(len(rows)), chain.from_iterable(arrange(rows, places))
 
 
 def _repeats(keys: list[object]) -> bool:
     """Whether two of the keys may be the same."""
-    if len(keys) == 1:
-        return False
     try:
         return len(set(keys)) < len(keys)
     except TypeError:  # a value that cannot be hashed
         return True
-
-
-def _has_unmatched(plan: TablePlan, rows: Sequence[Row]) -> bool:
-    places = plan.key_places
-    return plan.mode == "error" or any(row[place] is None for row in rows for place in places)
 
 
 class _Guard:

@@ -34,8 +34,8 @@ from ..client.errors import (
 from ..client.names import quoted
 from .diagnosis import missing_privileges
 from .encoding import refused_rows, unread_rows
-from .plan import LOOSE, RETURNED, SCHEMA, VERDICT, staging_table, temporary
-from .repair import note_stored, refusal_of
+from .plan import LOOSE, SCHEMA, VERDICT, staging_table, temporary
+from .repair import refusal_of
 from .rows.values import LazyRows
 
 if TYPE_CHECKING:
@@ -106,7 +106,6 @@ class Sifting:
         if self._remaining.refuse_in_order(await self._verify(refused), _by_other_rows):
             self._remaining.keep()
             return False
-        await self._note_returned()
         return True
 
     async def _verify(self, refused: dict[int, Exception]) -> dict[int, Exception | None]:
@@ -163,16 +162,6 @@ class Sifting:
             place < first and not self._blame.is_row(error) for place, error in refused.items()
         )
         return self._is_repeated
-
-    async def _note_returned(self) -> None:
-        sender, plan = self._sender, self._sender.plan
-        if not plan.returning:
-            return
-        if self._remaining.outcomes:
-            rows = _readable(plan, plan.key or ())
-            await note_stored(sender, rows, range(len(self._remaining.rows)))
-        found = await sender.con.fetch(f"SELECT * FROM {SCHEMA}.{RETURNED}")
-        self._remaining.note_returned(plan.returning, found)
 
     async def _stage(self) -> None:
         """Stage the rows loosely; fail those that cannot be staged."""
@@ -235,11 +224,6 @@ def _loose_tables(facts: PlanFacts, *, again: bool = False) -> str:
         staging_table(LOOSE, facts.loose_types, again=again),
         temporary(VERDICT, _VERDICT_COLUMNS, again=again),
     ]
-    if facts.returning:
-        query = (
-            f"AS SELECT 0::int4 AS o, {facts.values_of()} FROM {facts.table.qualified} WITH NO DATA"
-        )
-        tables.append(temporary(RETURNED, query=query, again=again))
     return f"SET CONSTRAINTS ALL IMMEDIATE; {'; '.join(tables)}; SAVEPOINT sluicegate"
 
 
@@ -264,12 +248,8 @@ def _insertion(facts: PlanFacts) -> str:
     read = f"is_unread = true; SELECT {read} INTO v; is_unread = false;" if read else ""
     of_all = f"SQLSTATE IN ({_texts(OF_ALL)}) OR left(SQLSTATE, 2) IN ({_texts(OF_ALL_FAMILIES)})"
     unprivileged = f"SQLSTATE = '{NO_PRIVILEGE}' AND EXISTS ({missing_privileges(facts)})"
-    insert = f"{facts.into} VALUES ({values}){facts.on_conflict}"
-    if facts.returning:
-        stored = f"{insert} RETURNING r.o AS o, {facts.values_of()}"
-        insert = f"WITH stored AS ({stored}) INSERT INTO {SCHEMA}.{RETURNED} SELECT * FROM stored"
     store = f"""{read}
-            {insert};
+            {facts.into} VALUES ({values}){facts.on_conflict};
             GET DIAGNOSTICS n = ROW_COUNT;
             IF n = 0 THEN INSERT INTO {SCHEMA}.{VERDICT} (o) VALUES (r.o); END IF"""
     body = f"""
@@ -366,7 +346,7 @@ def _conflicts(facts: PlanFacts) -> str:
 
     A row whose key contains NULL has no other of its key.
     """
-    given = _readable(facts, facts.columns, f"v.o IS NULL OR v.code IN ({_texts(TAKEN)})")
+    given = _readable(facts)
     keys = facts.staged(facts.key or ())
     missing = " OR ".join(f"s.{key} IS NULL" for key in keys)
     of_key = ", ".join(f"s.{key}" for key in keys)
@@ -378,21 +358,19 @@ def _conflicts(facts: PlanFacts) -> str:
     )
 
 
-def _readable(facts: PlanFacts, names: tuple[str, ...], condition: str = "") -> str:
-    """The sifted rows that fulfil a condition, with the values of these columns in their types;
-    without a condition those that the table may contain, also from an earlier attempt.
+def _readable(facts: PlanFacts) -> str:
+    """The inserted rows and those whose key is taken, with their values in the columns' types.
 
-    Only such rows can be cast to the columns' types. `OFFSET` prevents that the server casts
-    others, before it applies the condition.
+    Only such rows can be cast to these. `OFFSET` prevents that the server casts others, before it
+    applies the condition.
     """
     values = ", ".join(
         f"l.{staged}::{facts.table.column(name).exact} AS {staged}"
-        for name, staged in zip(names, facts.staged(names), strict=True)
+        for name, staged in zip(facts.columns, facts.staged(facts.columns), strict=True)
     )
-    condition = condition or f"v.code IS NULL OR v.code IN ({_texts(TAKEN)})"
     return (
         f"(SELECT l.o, v.o IS NULL AS stored, {values} FROM {SCHEMA}.{LOOSE} l LEFT JOIN "
-        f"{SCHEMA}.{VERDICT} v USING (o) WHERE {condition} OFFSET 0)"
+        f"{SCHEMA}.{VERDICT} v USING (o) WHERE v.o IS NULL OR v.code IN ({_texts(TAKEN)}) OFFSET 0)"
     )
 
 

@@ -84,16 +84,10 @@ class PostgresSink(PositionsInTable):
             in its batch undoes is not written, and counts as delivered. Not with `row`, and not
             with stages.
         row: a function from an item to its row.
-        returning: columns of the stored row, such as a generated number, for the item's receipt:
-            its `detail` is then a dictionary of them. An item whose row was skipped, or replaced by
-            a later row of its batch, has none. With `"ignore"`, one key then determines conflicts,
-            as with `"update"`; an item whose key contains NULL may have none.
         copy_threshold: the number of rows from which they are sent by `COPY`; default 50. If
-            conflicts are handled, rows are returned, or a codec in text format prevents `COPY`,
-            they are sent by one `INSERT` from arrays instead, by default from 150 rows on. Fewer
+            conflicts are handled, or a codec in text format prevents `COPY`, they are sent by one `INSERT` from arrays instead, by default from 150 rows on. Fewer
             rows are one `INSERT` with a parameter per value. Each number of rows has its own
-            prepared statement; with more than 32 different numbers, the others are written one by
-            one in a pipeline, or as above from 50 rows on.
+            prepared statement; with more than 32 different numbers, the others are sent from arrays.
         staging_threshold: the number of rows from which `COPY` into a staging table replaces the
             `INSERT` from arrays; default 10,000.
         pool_size: number of connections, and therefore of concurrent writes; default 10. Of a pool
@@ -135,7 +129,6 @@ class PostgresSink(PositionsInTable):
         create_table: Literal["never", "if_missing"] = "never",
         on_new_column: Literal["ignore", "add", "fail"] | None = None,
         row: RowFunction | None = None,
-        returning: Sequence[str] | None = None,
         copy_threshold: int | None = None,
         staging_threshold: int | None = None,
         pool_size: int | None = None,
@@ -155,7 +148,6 @@ class PostgresSink(PositionsInTable):
             conflict=None if is_new else key,
             update=optional_names("update_columns", update_columns),
             version=version_column,
-            returning=optional_names("returning", returning) or (),
             strategy=WriteStrategy.of(copy_threshold, staging_threshold),
             changes=changes,
         )

@@ -37,8 +37,6 @@ class Target(RowTarget):
         RowTarget.__post_init__(self)  # `super()` would refer to the class without slots
         if self.changes is not None and self.mode != "update":
             raise bad("changes", self.changes, 'needs on_conflict="update"')
-        if self.changes is not None and self.returning:
-            raise bad("returning", self.returning, "has no meaning with changes=")
 
     def plan(
         self, table: Table, *, reads_text: bool, columns: tuple[str, ...] | None = None
@@ -50,12 +48,8 @@ class Target(RowTarget):
         columns = self.columns if columns is None else columns
         target, key = self.conflict, self.conflict or table.key_within(columns)
         self._check_keys(table, key)
-        if self.mode == "update" or (self.mode == "ignore" and self.returning):
-            target = key  # returned rows are matched to their items by one key
-        known = {column.name for column in table.columns}
-        strange = [name for name in self.returning if name not in known]
-        if strange:
-            raise bad("returning", strange, f"{table.qualified} has no such column")
+        if self.mode == "update":
+            target = key
         update = self.update
         if update is None:
             update = tuple(column for column in columns if column not in (target or ()))
@@ -70,7 +64,6 @@ class Target(RowTarget):
             update_columns=tuple(column for column in update if column in columns),
             version=self.version,
             reads_text=reads_text,
-            returning=self.returning,
         )
 
     def _check_keys(self, table: Table, key: tuple[str, ...] | None) -> None:
@@ -124,17 +117,16 @@ class Chooser:
         self._sizes = Sizes(min(SIZES, cache.size // 3))
 
     def choose(self, plan: TablePlan, rows: int) -> str:
-        """Choose `values`, `insert`, `unnest`, `copy` or `staging`."""
+        """Choose `values`, `unnest`, `copy` or `staging`."""
         strategy = self._strategy
-        is_copied = plan.copies and not plan.needs_staging and rows >= strategy.copy_from
-        if rows < strategy.values_below and not is_copied and self._has_statement(plan, rows):
+        is_direct = plan.copies and not plan.needs_staging
+        if is_direct and rows >= strategy.copy_from:
+            return "copy"
+        if rows < strategy.values_below and self._has_statement(plan, rows):
             return "values"
-        if rows < strategy.copy_from:
-            return "insert"
-        has_arrays = plan.merge_arrays is not None
-        if plan.copies and not (plan.needs_staging and has_arrays and rows < strategy.staging_from):
-            return "staging" if plan.needs_staging else "copy"
-        return "unnest" if has_arrays else "insert"
+        if plan.merge_arrays is not None and not (plan.copies and rows >= strategy.staging_from):
+            return "unnest"
+        return "copy" if is_direct else "staging"
 
     def _has_statement(self, plan: TablePlan, rows: int) -> bool:
         return (

@@ -1,8 +1,7 @@
 """One write of one batch on one connection, by the sink itself or in one of its transactions.
 
 1. The fast path comes first: one `INSERT` with a parameter per value below the threshold, `COPY`
-   from the threshold on; with `ignore` and `update`, or if rows are returned, one `INSERT` from an
-   array per column. Each is its own transaction, which the server commits by itself. That saves the
+   from the threshold on; with `ignore` and `update` one `INSERT` from an array per column. Each is its own transaction, which the server commits by itself. That saves the
    two round trips of `BEGIN` and `COMMIT`; in return, a connection that breaks after the last row
    was sent leaves an unknown outcome, which the next attempt repairs (4). Very large batches of the
    latter kind are sent by `COPY` into a staging table, which takes a few milliseconds to create.
@@ -241,7 +240,7 @@ class TableWriter:
         their number, need anything else.
         """
         _, rows, errors = given
-        if errors or plan.returning or not isinstance(rows, (tuple, list)):
+        if errors or not isinstance(rows, (tuple, list)):
             return None
         if not rows or self._chooser.choose(plan, len(rows)) != "values":
             return None

@@ -219,9 +219,7 @@ class SinkMaker:
             changes = arguments.get("changes")
             apart = changes.values() if isinstance(changes, Mapping) else ()
             return {"columns": tuple(name for name in self._columns if name not in apart)}
-        named = [
-            arguments.get(name, ()) for name in ("conflict_columns", "update_columns", "returning")
-        ]
+        named = [arguments.get(name, ()) for name in ("conflict_columns", "update_columns")]
         version = arguments.get("version_column")
         found = [
             column for names in named if isinstance(names, (list, tuple)) for column in names

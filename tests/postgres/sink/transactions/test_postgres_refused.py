@@ -142,7 +142,7 @@ async def test_a_table_changed_between_two_transactions_is_written_with_its_new_
     """
     async with (
         place(embedded_postgres.dsn) as db,
-        db.sink(pool_size=1, returning=("id", "word")) as sink,
+        db.sink(pool_size=1) as sink,
     ):
         async with transaction(sink) as tx:
             assert await send(tx, batch_of(words(5))) == {}
@@ -162,7 +162,7 @@ async def test_a_table_changed_between_two_transactions_is_written_with_its_new_
 async def test_a_lost_prepared_statement_is_made_again_within_a_transaction(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    async with place(embedded_postgres.dsn) as db, db.sink(pool_size=1, statement="insert") as sink:
+    async with place(embedded_postgres.dsn) as db, db.sink(pool_size=1) as sink:
         async with transaction(sink) as tx:
             assert await send(tx, batch_of(words(5))) == {}
             inner: Any = tx.within  # type: ignore[attr-defined]  # of PostgreSQL's

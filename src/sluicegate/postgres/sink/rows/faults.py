@@ -113,7 +113,7 @@ def _refusal(name: str, kind: Any, column: TableColumn | None) -> str | None:
         return None if fits else f"its elements do not fit into {column.exact}; cast them first"
     if _fits(flat, column.sent_as):
         return None
-    return f"does not fit into {column.exact}; {_instead(name, flat, column)}"
+    return f"does not fit into {column.exact}; cast it first"
 
 
 def takes(column: TableColumn, kind: Any) -> bool:
@@ -154,26 +154,6 @@ def _taken(kind: Any) -> frozenset[str]:
     if types.is_fixed_size_binary(kind):
         return frozenset({"bytea", "uuid"})
     return frozenset({"bytea"})
-
-
-def _instead(name: str, kind: Any, column: TableColumn) -> str:
-    if column.sent_as in _TEXTS:
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            return f"write hex({name})"
-        return f"write cast({name} AS string)"
-    casts = {
-        "double precision": "double",
-        "real": "float",
-        "timestamp without time zone": "timestamp",
-        "timestamp with time zone": "timestamp",
-    }
-    known = {"smallint", "integer", "bigint", "boolean", "date"}
-    to = casts.get(column.identity) or (column.identity if column.identity in known else None)
-    return (
-        f"write cast({name} AS {to})"
-        if to is not None
-        else f"convert it to a type that {column.loose} accepts"
-    )
 
 
 def faults(values: Any, loose: str, exact: str, zone: str) -> Iterator[tuple[str, Any]]:
