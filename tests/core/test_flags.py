@@ -108,7 +108,6 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     "LaneAdmin.unblock skip": lambda on: LaneAdmin(UNUSED, QUEUE).unblock("ann", skip=on),
     "QueueAdmin.drop force": lambda on: QueueAdmin(DSN).drop("q", force=on),
     "RangeAdmin.assign complete": lambda on: RangeAdmin(UNUSED, QUEUE, "g").assign([], complete=on),
-    "RangeAdmin.balance automatic": lambda on: RangeAdmin(UNUSED, QUEUE, "g").balance(automatic=on),
     "StreamRetention.delete force": lambda on: StreamRetention().delete(UNUSED, before=9, force=on),
     "StreamRetention.delete_stream force": lambda on: StreamRetention().delete_stream(
         UNUSED, "order-17", force=on

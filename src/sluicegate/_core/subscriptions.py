@@ -151,16 +151,6 @@ class SkipsLocked(Protocol):
 
 
 @runtime_checkable
-class KeptWithLog(Protocol):
-    """A state in the schema of a log, whose retention reads it: only for sources of that log."""
-
-    @property
-    def log_schema(self) -> str:
-        """The name of the schema that contains the log."""
-        ...
-
-
-@runtime_checkable
 class CountsMembers(Protocol):
     """Locks that count the competing processes, so that these can share the slots evenly."""
 

@@ -108,7 +108,7 @@ def test_a_contradiction_is_refused(queue: Queue) -> None:
     assert json.loads(queue.out) == {}
 
 
-def test_lag_and_lanes(queue: Queue) -> None:
+def test_lag(queue: Queue) -> None:
     queue("create", "mails", "--max-attempts", "1", "--poison", "block")
     queue.insert(("a", 1), ("a", 2), ("b", 3), (None, 4))
     queue("lag")
@@ -116,12 +116,6 @@ def test_lag_and_lanes(queue: Queue) -> None:
     assert head.split()[:5] == ["queue", "jobs", "ready", "new", "delayed"]
     assert row.split()[:5] == ["mails", "4", "1", "2", "0"]
     assert queue.fail() == "blocked"
-    queue("lanes", "mails")
-    assert any(line.split()[:3] == ["a", "blocked", "2"] for line in queue.lines)
-    assert any(line.split()[:2] == ["b", "leased"] for line in queue.lines)
-    queue("lanes", "mails", "--state", "blocked", "--json")
-    found = json.loads(queue.out)
-    assert [lane["key"] for lane in found["lanes"]] == ["a"]
     queue("lag", "mails", "--json", "--count-to", "2")
     assert json.loads(queue.out)["mails"]["jobs"] == 2
 
@@ -206,14 +200,15 @@ def test_jobs_are_listed_shown_cancelled_and_tried_again(queue: Queue) -> None:
         (2, {"h": "s3"}),
         (3, {"h": "s3"}),
     ]
-    queue("dead", "mails")
+    queue("jobs", "mails", "--state", "dead")
     assert queue.lines[:2] == ["jobs  error", "   1  ValueError"]
     assert "a\\x1b[31m" in queue.lines[-1]
     assert "ValueError: postgresql://***" in queue.lines[-1]
     assert "4111" not in queue.out
-    queue("dead", "mails", "--payload", "--error", "ValueError", "--older-than", "0s")
+    dead = ("--state", "dead", "--error", "ValueError")
+    queue("jobs", "mails", *dead, "--payload", "--older-than", "0s")
     assert '{"card": 4111}' in queue.out
-    queue("dead", "mails", "--json")
+    queue("jobs", "mails", "--state", "dead", "--json")
     assert json.loads(queue.out)["errors"] == {"ValueError": 1}
     assert SECRET not in queue.out
     queue("show", "mails", "1")
@@ -310,7 +305,6 @@ def test_a_wrong_queue_schema_or_server_is_told_without_secrets(
 ) -> None:
     for command in (
         ("lag", "x"),
-        ("lanes", "x"),
         ("explain", "x"),
         ("unblock", "x", "k"),
         ("park", "x", "k"),
@@ -322,7 +316,6 @@ def test_a_wrong_queue_schema_or_server_is_told_without_secrets(
         ("resume", "x"),
         ("retain", "x"),
         ("jobs", "x"),
-        ("dead", "x"),
         ("show", "x", "1"),
         ("cancel", "x", "1", "--yes"),
         ("retry", "x", "1"),

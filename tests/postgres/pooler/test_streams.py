@@ -12,11 +12,10 @@ if TYPE_CHECKING:
     from sluicegate.batcher import LoopClock
 
 
-async def test_a_log_is_installed_through_a_pooler_which_a_check_notes(
+async def test_a_log_is_installed_and_checked_through_a_pooler(
     bouncer: PgBouncer, real_clock: LoopClock
 ) -> None:
     log = Log(bouncer.dsn, fresh_name())
     assert await install_streams(log.dsn, schema=log.schema)
     assert await upgrade_streams(log.dsn, schema=log.schema) == []
-    (note,) = await check_streams(log.dsn, schema=log.schema)
-    assert (note.name, note.is_note) == ("pooler", True)
+    assert await check_streams(log.dsn, schema=log.schema) == []

@@ -122,20 +122,14 @@ async def test_ranges_follow_consumers_again(log: Log) -> None:
 
         assert await balanced("A", "B") == 256
         routing = await admin.routing("mails", "g")
-        assert await routing.is_automatic()
         await routing.move(100, 1100, "C")
-        assert not await routing.is_automatic()
         assert await balanced("A", "B") == 0
         await routing.balance()
-        assert await routing.is_automatic()
         found = await layout(routing)
         assert [lo for lo, _, _ in found] == [*range(0, SLOTS, PART)]
         assert [consumer for _, _, consumer in found[:5]].count("C") == 4
         assert await balanced("A", "B") >= 4
         assert "C" not in {consumer for _, _, consumer in await layout(routing)}
-        await routing.balance(automatic=False)
-        assert not await routing.is_automatic()
-        assert await balanced("A", "B", "D") == 0
 
 
 async def test_a_queue_that_is_not_sticky_has_no_ranges(log: Log) -> None:

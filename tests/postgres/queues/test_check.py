@@ -197,23 +197,6 @@ async def test_lost_jobs_are_found_among_many_keys(log: Log, real_clock: LoopClo
         assert "such as 'z'" in (await _found(con, log))["jobs-without-lane"].text
 
 
-async def test_a_queueing_lock_of_a_job_deleted_by_hand_is_told_and_freed(
-    log: Log, real_clock: LoopClock
-) -> None:
-    enqueue = f"SELECT r_state FROM {log.sql}.enqueue('q', '{{k}}', '{{1}}', p_locks => '{{lock}}')"
-    async with log.connected() as con:
-        await create(con, log, "q")
-        assert await con.fetchval(enqueue) == "new"
-        assert await _found(con, log) == {}
-        await con.execute(f"DELETE FROM {log.sql}.job")
-        assert await con.fetchval(enqueue) == "locked"
-        problem = (await _found(con, log))["lock-without-job"]
-        assert "1 queueing locks of the queue 'q', such as 'lock'" in problem.text
-        await con.execute(";".join(problem.repair))
-        assert await _found(con, log) == {}
-        assert await con.fetchval(enqueue) == "new"
-
-
 async def test_a_sequence_that_was_not_restored_is_told_and_set(
     log: Log, real_clock: LoopClock
 ) -> None:

@@ -34,11 +34,13 @@ async def test_an_operators_hour_by_commands(log: Log, capsys: pytest.CaptureFix
         # found
         (lag,) = (await asked("lag")).values()
         assert (lag["jobs"], lag["dead"], lag["parked"]) == (100_000, hour.DEAD, 40)  # and more
-        assert (await asked("dead", "--limit", "1"))["errors"] == hour.ERRORS
-        (first,) = (await asked("dead", "--error", "BadAddress", "--limit", "1"))["jobs"]
+        dead = ("--state", "dead", "--limit", "1")
+        assert (await asked("jobs", *dead))["errors"] == hour.ERRORS
+        (first,) = (await asked("jobs", *dead, "--error", "BadAddress"))["jobs"]
         assert (first["error"], first["reason"]) == ("BadAddress", "no answer")
-        lanes = (await asked("lanes", "--state", "parked"))["lanes"]
-        assert sorted(lane["key"] for lane in lanes) == sorted(hour.PARKED)
+        lanes = (await asked("explain"))["lanes"]
+        parked = [lane["key"] for lane in lanes if lane["state"] == "parked"]
+        assert sorted(parked) == sorted(hour.PARKED)
         leased = (await asked("jobs", "--state", "leased"))["jobs"]
         assert {job["owner"] for job in leased} == {*hour.LEASES}
         # explained

@@ -204,7 +204,6 @@ async def test_a_role_that_operates_uses_every_command(log: Log, real_clock: Loo
             routing = await admin.routing("q", "g")
             await routing.move(0, 100, "c")
             await routing.balance()
-            assert await routing.is_automatic()
             await (await admin.jobs("q")).apply_retention()
             assert await (await admin.jobs("q")).purge("waiting") == 1
 
@@ -218,15 +217,3 @@ async def test_a_role_of_queues_alone_is_told_that_messages_were_not_checked(
             (problem,) = await check_streams(app.dsn, schema=log.schema)
             assert (problem.name, problem.is_note) == ("not-readable", True)
             assert f"may not read {unread}, so" in problem.text
-
-
-async def test_roles_of_queues_are_checked(log: Log, real_clock: LoopClock) -> None:
-    async with role(log) as app, log.connected() as con:
-        given = {"schema": log.schema, "enqueue": app.name, "work": app.name, "operate": app.name}
-        problems = await check_streams(log.dsn, **given)
-        assert {problem.name for problem in problems} == {"role-rights"}
-        rights = ("enqueue", "work", "operate")
-        assert [problem.text.split()[-1] for problem in problems] == [*rights]
-        for problem in problems:
-            await con.execute(";".join(problem.repair))
-        assert await check_streams(log.dsn, **given) == []

@@ -171,7 +171,8 @@ async def test_a_change_of_the_times_drops_ticks_that_have_not_fired(log: Log) -
 
 async def test_a_paused_schedule_fires_nothing_and_drops_its_ticks(log: Log) -> None:
     async with scheduled(log) as made:
-        await made.schedules.put("hourly", every=HOURLY, catch_up="all", paused=True)
+        await made.schedules.put("hourly", every=HOURLY, catch_up="all")
+        await made.schedules.pause("hourly")
         await made.schedules.put("other", every=HOURLY, catch_up="all")
         await made.set_clock("2026-01-01T02:10")
         async with made.consumer():
@@ -184,8 +185,10 @@ async def test_a_paused_schedule_fires_nothing_and_drops_its_ticks(log: Log) -> 
         assert (found.is_paused, found.next_at) == (False, at("2026-01-01T03:00"))
         await made.schedules.pause("hourly")
         await made.set_clock("2026-01-01T04:10")
-        found = await made.schedules.put("hourly", every=HOURLY, paused=False)
-        assert found.next_at == at("2026-01-01T05:00")
+        await made.schedules.resume("hourly")
+        shown = await made.schedules.show("hourly")
+        assert shown is not None
+        assert shown.next_at == at("2026-01-01T05:00")
         assert await made.fired() == ["2026-01-01T01:00", "2026-01-01T02:00"]
 
 
@@ -208,7 +211,9 @@ async def test_a_consumer_learns_of_a_new_schedule_and_fires_it_in_time(log: Log
 
 async def test_a_job_may_be_run_now_beside_the_ticks(log: Log) -> None:
     async with scheduled(log, "2026-01-01T00:12", slot_function="blake3") as made:
-        before = await made.schedules.put("hourly", every=HOURLY, key="k", paused=True)
+        await made.schedules.put("hourly", every=HOURLY, key="k")
+        await made.schedules.pause("hourly")
+        before = await made.schedules.show("hourly")
         place = await made.schedules.run_now("hourly")
         assert await made.schedules.run_now("hourly") > place
         assert await made.fired() == ["2026-01-01T00:12"] * 2
@@ -309,7 +314,6 @@ async def test_schedules_are_listed_in_pages_and_deleted(log: Log) -> None:
         ({"key": -1}, "key"),
         ({"priority": 1 << 15}, "priority"),
         ({"catch_up": "some"}, "catch_up"),
-        ({"paused": "yes"}, "paused"),
         ({"every": None}, "cron"),
         ({"timezone": "Europe/Berlin"}, "timezone"),
     ],
@@ -373,7 +377,8 @@ async def test_an_operator_writes_schedules_that_a_worker_fires(log: Log) -> Non
 async def test_explain_tells_the_next_tick_and_paused_schedules(log: Log) -> None:
     async with scheduled(log) as made:
         await made.schedules.put("late", every=HOURLY)
-        await made.schedules.put("quiet", every=60, paused=True)
+        await made.schedules.put("quiet", every=60)
+        await made.schedules.pause("quiet")
         notes = "\n".join((await made.admin.explain("q")).notes)
         assert "the next tick of the schedule late is in 3600 s" in notes
         assert "paused schedules: quiet;" in notes

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 PLANTED = {
     "older": "DELETE FROM {s}.migration",
     "newer": "INSERT INTO {s}.migration VALUES (999, 'later', '', '9.9')",
-    "checksum": "UPDATE {s}.migration SET checksum = 'other' WHERE version = 1",
     "function-missing": "DROP FUNCTION {s}.horizon()",
     "function-changed": (
         "CREATE OR REPLACE FUNCTION {s}.horizon() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'"
@@ -33,12 +32,6 @@ PLANTED = {
     "table-missing": "DROP TABLE {s}.parked",
     "sequence-behind": "SELECT setval('{s}.position', 1)",
     "public-rights": "GRANT EXECUTE ON FUNCTION {s}.append TO PUBLIC",
-    "subscription-ahead": (
-        "INSERT INTO {s}.subscription (name, selection, start, earlier) "
-        "VALUES ('bills', '', '', '{2, 70}');"
-        "INSERT INTO {s}.subscription_slot (name, slot, position) "
-        "VALUES ('bills', 0, 80), ('bills', 1, 4)"
-    ),
 }
 BY_COMMAND = {"older", "newer"}
 
@@ -66,18 +59,6 @@ async def test_a_problem_is_named_and_repaired_by_its_statements(
         assert await _found(con, log) == {}
         assert await log.append(con, "order-1", 4) == [4]
         assert await con.fetchval(f"SELECT {log.sql}.horizon()") == 4
-
-
-async def test_a_subscription_ahead_of_its_log_goes_on_with_new_messages(
-    log: Log, real_clock: LoopClock
-) -> None:
-    async with log.connected() as con:
-        await log.append(con, "order-1", 1, 2, 3)
-        await con.execute(PLANTED["subscription-ahead"].replace("{s}", log.sql))
-        await con.execute(";".join((await _found(con, log))["subscription-ahead"].repair))
-        slots = await con.fetch(f"SELECT position FROM {log.sql}.subscription_slot ORDER BY slot")
-        assert [row["position"] for row in slots] == [4, 4]
-        assert await con.fetchval(f"SELECT earlier FROM {log.sql}.subscription") == [2]
 
 
 async def test_every_missing_object_is_created_again(log: Log, real_clock: LoopClock) -> None:
@@ -119,39 +100,6 @@ async def test_a_schema_that_is_missing_or_no_log_is_told(log: Log, real_clock: 
         (problem,) = await check_streams(log.dsn, schema=schema)
         assert problem.name == "schema-missing"
         assert "sluicegate pg install" in str(problem)
-
-
-async def test_rights_that_a_role_has_lost_are_told_and_granted_again(
-    log: Log, real_clock: LoopClock
-) -> None:
-    async with role(log) as app, log.connected() as con:
-        await install_streams(log.dsn, schema=log.schema, append=app.name, subscribe=app.name)
-        assert await _found(con, log) == {}
-        await con.execute(f"REVOKE INSERT (data) ON {log.sql}.message FROM {app.name}")
-        await con.execute(f"REVOKE EXECUTE ON FUNCTION {log.sql}.append FROM {app.name}")
-        (problem,) = await check_streams(log.dsn, schema=log.schema)
-        assert problem.name == "role-rights"
-        assert len(problem.repair) == 2
-        await con.execute(";".join(problem.repair))
-        assert await _found(con, log) == {}
-
-
-async def test_roles_named_for_the_check_are_checked(log: Log, real_clock: LoopClock) -> None:
-    async with role(log) as app, log.connected() as con:
-        (problem,) = await check_streams(log.dsn, schema=log.schema, read=app.name)
-        assert problem.name == "role-rights"
-        await con.execute(";".join(problem.repair))
-        assert await check_streams(log.dsn, schema=log.schema, read=app.name) == []
-
-
-async def test_a_grantee_that_was_dropped_is_only_noted(log: Log, real_clock: LoopClock) -> None:
-    async with log.connected() as con:
-        async with role(log) as app:
-            await install_streams(log.dsn, schema=log.schema, append=app.name)
-        (problem,) = await check_streams(log.dsn, schema=log.schema)
-        assert (problem.name, problem.is_note) == ("role-missing", True)
-        await con.execute(";".join(problem.repair))
-        assert await _found(con, log) == {}
 
 
 async def test_what_the_role_may_not_read_is_not_checked_and_said_so(

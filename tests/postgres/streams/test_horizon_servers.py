@@ -1,7 +1,4 @@
-"""The horizon with prepared transactions, crashes, standbys and restored dumps.
-
-White box: the check on a connection.
-"""
+"""The horizon with prepared transactions, crashes, standbys and restored dumps."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ from tests.postgres.streams import horizon_help as planted
 from tests.postgres.streams.horizon_help import Reader, faults, scene
 from tests.postgres.streams.log_help import Log, fresh_name, install_log
 
-from sluicegate.postgres.schema.check import check
 from sluicegate.testing import embedded_postgres as start_postgres
 
 if TYPE_CHECKING:
@@ -118,7 +114,6 @@ async def test_the_horizon_is_refused_on_a_standby(real_clock: LoopClock) -> Non
             with pytest.raises(asyncpg.PostgresError, match="primary") as refused:
                 await con.fetchval(f"SELECT {log.sql}.horizon()")
             assert refused.value.sqlstate == "PS004"
-            assert [problem.name for problem in await check(con, log.schema)] == ["standby"]
 
 
 async def test_a_restored_dump_goes_on_where_the_log_ended(

@@ -60,9 +60,6 @@ async def test_a_stream_is_read_by_version_in_both_directions(log: Log, real_clo
         assert await numbers(reader.read("a-1")) == [0, 1, 2, 3, 4, 5, 6]
         assert await numbers(reader.read("a-1", start=3)) == [3, 4, 5, 6]
         assert await numbers(reader.read("a-1", start=3, limit=3)) == [3, 4, 5]
-        assert await numbers(reader.read("a-1", backwards=True)) == [6, 5, 4, 3, 2, 1, 0]
-        assert await numbers(reader.read("a-1", backwards=True, start=4)) == [6, 5, 4]
-        assert await numbers(reader.read("a-1", backwards=True, limit=1)) == [6]
         assert await numbers(reader.read("a-1", limit=0)) == []
         assert await numbers(reader.read("missing")) == []
 
@@ -89,8 +86,6 @@ async def test_a_scan_has_the_selected_streams_by_position(log: Log, real_clock:
         assert await numbers(reader.scan(streams="*-1")) == [1, 3, 4, 6, 7, 9]
         assert await numbers(reader.scan(streams="order_1")) == [], "no wildcard of SQL's"
         assert await numbers(reader.scan(start=positions[6])) == [7, 8, 9]
-        assert await numbers(reader.scan(start=positions[6], backwards=True)) == [9, 8, 7]
-        assert await numbers(reader.scan(category="order", backwards=True, limit=3)) == [8, 7, 5]
 
 
 async def test_a_scan_ends_before_a_message_that_an_open_transaction_may_precede(
@@ -106,7 +101,6 @@ async def test_a_scan_ends_before_a_message_that_an_open_transaction_may_precede
         reader = StreamReader(con, schema=log.schema)
         (first,) = [each async for each in reader.scan()]
         assert first.data == {"n": 1}
-        assert await numbers(reader.scan(backwards=True)) == [1]
         assert await numbers(reader.read("a-1")) == [1, 3], "a stream alone is complete"
         await open_one.commit()
         assert await numbers(reader.scan(start=first.position + 1)) == [2, 3]
@@ -131,7 +125,6 @@ async def test_a_scan_from_a_time_has_the_messages_at_it_and_later(
             expected = [n for n, at in enumerate(seconds) if at >= second]
             start = begin + timedelta(seconds=second)
             assert await numbers(reader.scan(start=start)) == expected
-            assert await numbers(reader.scan(start=start, backwards=True)) == expected[::-1]
 
 
 async def test_following_goes_on_with_messages_as_they_are_appended(
@@ -230,7 +223,6 @@ def test_a_reader_that_blocks_reads_the_same(log: Log) -> None:
     with psycopg.connect(log.dsn, autocommit=True) as con:
         reader = SyncStreamReader(con, schema=log.schema, page=2)
         assert numbers_of(reader.read("order-1")) == [1, 4, 7]
-        assert numbers_of(reader.read("order-1", backwards=True, start=1)) == [7, 4]
         assert numbers_of(reader.scan(category="order", limit=4)) == [1, 2, 4, 5]
         assert numbers_of(reader.scan(streams=["user-*", "order-2"])) == [2, 3, 5, 6, 8, 9]
         live = reader.follow(start=positions[7], timeout=0.02, poll=0.01)

@@ -223,7 +223,6 @@ CLIENTS: dict[str, Client] = {
     "install_streams": Client(_nothing, [lambda to: install_streams(to[1], schema=to[0].schema)]),
     "queue list": _command("queue", "list", "DSN"),
     "queue lag": _command("queue", "lag", "DSN"),
-    "queue lanes": _command("queue", "lanes", "DSN", "q"),
     "queue explain": _command("queue", "explain", "DSN", "q"),
     "queue retain": _command("queue", "retain", "DSN", "q"),
     "queue purge": _command("queue", "purge", "DSN", "q", "waiting", "--yes"),

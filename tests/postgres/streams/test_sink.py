@@ -30,8 +30,8 @@ from sluicegate import (
     UnknownOutcomeError,
     send,
 )
-from sluicegate.errors import KeyStopped, MessageIdConflict, NotPicklableError, VersionConflict
-from sluicegate.postgres import NO_STREAM, NewMessage, PostgresAccess, PostgresStreamSink, StreamLog
+from sluicegate.errors import KeyStopped, MessageIdConflict, NotPicklableError
+from sluicegate.postgres import NewMessage, PostgresAccess, PostgresStreamSink, StreamLog
 from sluicegate.postgres.streams.message import Appended
 
 if TYPE_CHECKING:
@@ -166,35 +166,14 @@ async def test_a_message_that_the_server_refuses_fails_alone_and_holds_its_key(
         assert await con.fetchval(f"SELECT count(DISTINCT xmin::text) FROM {log.sql}.message") <= 4
 
 
-async def test_a_version_that_is_not_the_expected_one_fails_alone_and_holds_its_key(
-    log: Log, real_clock: LoopClock
-) -> None:
-    items = [
-        item("a-1", 0, expected=NO_STREAM),
-        item("b-1", 1, expected=4),
-        item("a-1", 2, expected=0),
-        item("a-1", 3, expected=0),
-        item("b-1", 4, expected=None),
-        item("a-1", 5, expected=1),
-        item("c-1", 6, expected=None),
-    ]
-    async with sink(log, expected="expected") as open_sink:
-        errors = await send(open_sink, RowBatch(items, keys=[row["stream"] for row in items]))
-    conflict, other = errors[1], errors[3]
-    assert isinstance(conflict, VersionConflict)
-    assert (conflict.stream, conflict.expected, conflict.actual) == ("b-1", 4, -1)
-    assert isinstance(other, VersionConflict)
-    assert (other.stream, other.expected, other.actual) == ("a-1", 0, 1)
-    assert {n: type(errors[n]) for n in (4, 5)} == {4: KeyStopped, 5: KeyStopped}
-    assert [n for _, _, n in await stored(log)] == [0, 2, 6]
-
-
 async def test_a_key_of_several_streams_is_in_order_too(log: Log, real_clock: LoopClock) -> None:
-    items = [item("b-1", 0, expected=7), item("a-1", 1, expected=None), item("a-2", 2)]
-    async with sink(log, expected=lambda row: row.get("expected")) as open_sink:
+    taken = str(UUID(int=1))
+    items = [item("b-1", 0, id=taken), item("a-1", 1), item("a-2", 2)]
+    async with sink(log, id=lambda row: row.get("id")) as open_sink:
+        assert await send(open_sink, RowBatch([item("z-1", 9, id=taken)])) == {}
         errors = await send(open_sink, RowBatch(items, keys=["one", "one", "other"]))
-    assert {n: type(error) for n, error in errors.items()} == {0: VersionConflict, 1: KeyStopped}
-    assert [n for _, _, n in await stored(log)] == [2]
+    assert {n: type(error) for n, error in errors.items()} == {0: MessageIdConflict, 1: KeyStopped}
+    assert sorted(n for _, _, n in await stored(log)) == [2, 9]
 
 
 async def test_an_id_that_is_known_is_delivered_and_not_appended_again(

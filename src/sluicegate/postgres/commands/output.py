@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ...cli.parser import Parser
     from ..queues.jobs import Job, JobDetail, JobPage
     from ..queues.report import QueueReport
-    from ..queues.stats import LaneStats, QueueStats, RangeStats, StoredQueue
+    from ..queues.stats import QueueStats, RangeStats, StoredQueue
     from ..streams.stats import SlotStats, SubscriptionReport, SubscriptionStats
 
 T = TypeVar("T")
@@ -48,13 +48,11 @@ _WIDEST = 120
 SAY_EVERY = 100_000
 """Number of jobs or messages between two lines of progress."""
 LAG = ("subscription", "messages", "seconds", "slots", "processes", "state")
-LAG_OF_SLOTS = ("subscription", "slot", "messages", "seconds", "state")
 SLOTS = ("slot", "position", "messages", "oldest", "seconds", "why")
 _NUMBERS = frozenset(
     {"messages", "message", "seconds", "slots", "slot", "processes", "position", "oldest"}
 )
 QUEUE_LAG = ("queue", "jobs", "ready", "new", "delayed", "leased", "blocked", "parked", "dead", "oldest", "consumers", "state")  # fmt: skip
-LANES = ("key", "state", "jobs", "seconds", "attempts", "consumer", "reason")
 JOB_LIST = ("place", "key", "state", "attempts", "at", "consumer", "reason")
 KEYS = ("key", "slot", "jobs", "seconds", "why")
 RANGES = ("group", "slots", "consumer", "state")
@@ -134,6 +132,14 @@ def print_json(value: object) -> None:
     print(as_json(value, encoding=sys.stdout.encoding, indent=2))
 
 
+def print_facts(facts: Mapping[str, object], width: int = 14) -> None:
+    """Print a line per fact that is not `None`; values other than text are JSON."""
+    for name, value in facts.items():
+        if value is not None:
+            shown = value if isinstance(value, str) else as_json(value, encoding=None)
+            print(encodable(printable(f"{name + ':':{width}}{shown}")))
+
+
 def print_table(
     heads: Sequence[str],
     rows: Iterable[Sequence[object]],
@@ -172,23 +178,6 @@ def print_lag(
     print_table(LAG, rows)
 
 
-def print_lag_of_slots(
-    found: Mapping[str, Sequence[SlotStats]], count_to: int, *, in_json: bool = False
-) -> None:
-    """Print a line per slot with unhandled messages, or all slots as JSON."""
-    if in_json:
-        print_json({name: [asdict(slot) for slot in slots] for name, slots in found.items()})
-        return
-    rows: list[Sequence[object]] = []
-    for name, slots in found.items():
-        for each in slots:
-            if each.messages:
-                count = _count(each.messages, count_to)
-                state = "paused" if each.is_paused else ""
-                rows.append((name, each.slot, count, f"{each.seconds:.1f}", state))
-    print_table(LAG_OF_SLOTS, rows)
-
-
 def print_report(report: SubscriptionReport, count_to: int, *, all_slots: bool) -> None:
     """Print a subscription's facts, then its slots."""
     skipped = ", ".join(map(str, report.skipped)) or "none"
@@ -202,8 +191,7 @@ def print_report(report: SubscriptionReport, count_to: int, *, all_slots: bool) 
         "skipped": skipped,
         "horizon": f"{horizon.position} of {horizon.last}",
     }
-    for name, value in facts.items():
-        print(encodable(printable(f"{name + ':':14}{value}")))
+    print_facts(facts)
     if report.why_horizon_stands is not None:
         print(encodable(printable(f"{'':14}{report.why_horizon_stands}")))
     rows = [
@@ -231,8 +219,8 @@ def _slot_row(slot: SlotStats, why: str, count_to: int) -> tuple[object, ...]:
     return (slot.slot, slot.position, _count(slot.messages, count_to), oldest, seconds, why)
 
 
-def _count(messages: int, count_to: int) -> str:
-    return f"{messages}+" if messages >= count_to else str(messages)
+def _count(number: int, count_to: int) -> str:
+    return f"{number}+" if number >= count_to else str(number)
 
 
 def print_queues(found: Mapping[str, StoredQueue], *, in_json: bool) -> None:
@@ -273,18 +261,14 @@ def print_queue_lag(found: Mapping[str, QueueStats], count_to: int, *, in_json: 
     if in_json:
         print_json({name: asdict(stats) for name, stats in found.items()})
         return
-
-    def count(number: int) -> str:
-        return f"{number}+" if number >= count_to else str(number)
-
     rows: list[Sequence[object]] = []
     for name, each in found.items():
-        numbers = (each.jobs, each.ready, each.bells, each.delayed, each.leased)
         stopped = (each.blocked, each.parked, each.dead)
+        numbers = (each.jobs, each.ready, each.bells, each.delayed, each.leased, *stopped)
         rows.append(
             (
                 name,
-                *map(count, (*numbers, *stopped)),
+                *(_count(number, count_to) for number in numbers),
                 f"{each.oldest_seconds:.1f}",
                 each.members,
                 "paused" if each.is_paused else "",
@@ -294,22 +278,6 @@ def print_queue_lag(found: Mapping[str, QueueStats], count_to: int, *, in_json: 
     for name, each in found.items():
         if each.without_lane:
             print(encodable(printable(f"\n{name}: {LOST_JOBS % each.without_lane}")))
-
-
-def print_lanes(lanes: Sequence[LaneStats], *, in_json: bool) -> None:
-    """Print a line per key, or all as JSON."""
-    if in_json:
-        print_json({"lanes": [asdict(each) for each in lanes]})
-        return
-    rows = [
-        (
-            *(each.key, each.state, each.jobs, f"{each.seconds:.1f}", each.attempts),
-            each.owner or "",
-            each.reason or "",
-        )
-        for each in lanes
-    ]
-    print_table(LANES, rows, _QUEUE_NUMBERS)
 
 
 def print_jobs(
@@ -368,11 +336,8 @@ def print_job(detail: JobDetail, *, in_json: bool, payload: bool) -> None:
         facts["lane"] = asdict(lane) | {"reason": reason} if in_json else shown
     if in_json:
         print_json(facts)
-        return
-    for name, value in facts.items():
-        if value is not None:
-            shown = value if isinstance(value, str) else as_json(value, encoding=None)
-            print(encodable(printable(f"{name + ':':14}{shown}")))
+    else:
+        print_facts(facts)
 
 
 def print_fates(fates: Mapping[int, str], *, in_json: bool) -> None:
@@ -395,8 +360,7 @@ def print_queue_report(report: QueueReport) -> None:
         "oldest": f"{stats.oldest_seconds:.1f} s",
         "consumers": f"{stats.members} seen, of {len(report.members)}",
     }
-    for name, value in facts.items():
-        print(encodable(printable(f"{name + ':':11}{value}")))
+    print_facts(facts, 11)
     for note in report.notes:
         print(encodable(printable(f"- {note}")))
     if report.ranges and report.is_routed:

@@ -30,10 +30,7 @@ _COMMANDS = {
     "upgrade": "upgrade the schema to the version of this release; messages and jobs stay",
     "check": "print the problems of the schema and the SQL that repairs them; change nothing",
 }
-_EXAMPLES = {
-    "install": " --append web --subscribe billing --enqueue web --work mailer",
-    "check": " --work mailer",
-}
+_EXAMPLE = " --append web --subscribe billing --enqueue web --work mailer"
 _RIGHTS = {
     "append": "may append messages, but neither read nor change them",
     "read": "may read messages",
@@ -62,17 +59,12 @@ async def _install(options: argparse.Namespace) -> int:
     statements = await install_streams(
         options.dsn,
         schema=options.schema,
-        **_roles(options),
+        **{right: getattr(options, right) for right in _RIGHTS},
         dry_run=options.dry_run,
     )
     is_new = any("CREATE TABLE" in each for each in statements)
     result = "is installed" if is_new else "exists already; the roles have their rights"
     return _done(options, statements, result)
-
-
-def _roles(options: argparse.Namespace) -> dict[str, list[str]]:
-    """The roles that the arguments name, by right."""
-    return {right: getattr(options, right) for right in _RIGHTS}
 
 
 async def _upgrade(options: argparse.Namespace) -> int:
@@ -92,11 +84,7 @@ def _done(options: argparse.Namespace, statements: Iterable[str], result: str) -
 
 
 async def _check(options: argparse.Namespace) -> int:
-    problems = await check_streams(
-        options.dsn,
-        schema=options.schema,
-        **_roles(options),
-    )
+    problems = await check_streams(options.dsn, schema=options.schema)
     for problem in problems:
         _show(problem)
     wrong = sum(not problem.is_note for problem in problems)
@@ -116,12 +104,12 @@ def pg_options(parser: Parser) -> None:
     """Declare the sub-commands and their arguments."""
     add = parser.accept_commands("pg_command")
     for name, text in _COMMANDS.items():
-        command = add(name, text, f"sluicegate pg {name} {DSN}{_EXAMPLES.get(name, '')}")
+        example = _EXAMPLE if name == "install" else ""
+        command = add(name, text, f"sluicegate pg {name} {DSN}{example}")
         accept_database(command)
-        if name != "upgrade":
-            verb = "check that this role" if name == "check" else "a role that"
+        if name == "install":
             for right, rule in _RIGHTS.items():
-                command.several(f"--{right}", "ROLE", f"{verb} {rule}")
+                command.several(f"--{right}", "ROLE", f"a role that {rule}")
         if name != "check":
             command.flag("--dry-run", "change nothing; print the SQL")
 

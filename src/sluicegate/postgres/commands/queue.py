@@ -21,7 +21,6 @@ from .output import (
     print_job,
     print_jobs,
     print_json,
-    print_lanes,
     print_queues,
     run_command,
 )
@@ -70,12 +69,6 @@ async def _lag(options: argparse.Namespace, admin: QueueAdmin) -> int:
         print_lag(found, options.count_to, in_json=options.json)
     else:
         _say_none(options)
-    return OK
-
-
-async def _lanes(options: argparse.Namespace, admin: QueueAdmin) -> int:
-    keys = await admin.keys(options.queue)
-    print_lanes(await keys.lanes(options.state, limit=options.limit), in_json=options.json)
     return OK
 
 
@@ -208,7 +201,7 @@ async def _jobs(options: argparse.Namespace, admin: QueueAdmin) -> int:
     jobs = await admin.jobs(options.queue)
     names = ("key", "error", "older_than", "limit", "after", "payload")
     page = await jobs.list(options.state, **{name: getattr(options, name) for name in names})
-    errors = await jobs.errors() if options.queue_command == "dead" else None
+    errors = await jobs.errors() if options.state == "dead" else None
     print_jobs(page, errors, in_json=options.json, payload=options.payload)
     return OK
 
@@ -251,9 +244,7 @@ async def _retry(options: argparse.Namespace, admin: QueueAdmin) -> int:
 async def _redrive(options: argparse.Namespace, admin: QueueAdmin) -> int:
     jobs, progress = await admin.jobs(options.queue), Progress("jobs", "enqueued again")
     with progress.interruptions():
-        await jobs.redrive(
-            key=options.key, places=options.places, limit=options.limit, on_batch=progress.note
-        )
+        await jobs.redrive(key=options.key, limit=options.limit, on_batch=progress.note)
     say(str(progress))
     return OK
 
@@ -294,10 +285,8 @@ async def _retain(options: argparse.Namespace, admin: QueueAdmin) -> int:
 REPORTS: dict[str, Command[QueueAdmin]] = {
     "list": _list,
     "lag": _lag,
-    "lanes": _lanes,
     "explain": _explain,
     "jobs": _jobs,
-    "dead": _jobs,
     "show": _show,
     "schedules": list_schedules,
 }

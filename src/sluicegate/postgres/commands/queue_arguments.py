@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...cli.parser import DSN, age, count, when
 from ..queues.admin import STATS_TO
 from ..queues.jobs import FINISHED, JOB_STATES
-from ..queues.queries import STATES
 from ..queues.ring import SLOTS
 from ..queues.settings import POISONS, QueueSettings
 from ..queues.ticks import CATCH_UPS, GRACE
@@ -32,8 +31,7 @@ _TOLD = {
 
 
 _IN_JSON = frozenset(
-    {"list", "lag", "lanes", "explain", "jobs", "dead", "show", "cancel", "retry"}
-    | {"schedules", "schedule", "run"}
+    {"list", "lag", "explain", "jobs", "show", "cancel", "retry", "schedules", "schedule", "run"}
 )
 
 
@@ -58,11 +56,6 @@ _COMMANDS = (
     ),
     _Command("list", "list the queues with their settings", "", "--json"),
     _Command("lag", "print the number of waiting jobs, and the age of the oldest", "QUEUE?"),
-    _Command(
-        "lanes",
-        "list keys with work by state",
-        example="mails --state parked",
-    ),
     _Command("explain", "print why keys, slots and the whole queue wait"),
     _Command(
         "unblock",
@@ -83,11 +76,10 @@ _COMMANDS = (
         "QUEUE GROUP",
         "mails mailers 0-32767 mailer-1",
     ),
-    _Command("jobs", "list jobs in pages", example="mails --state parked"),
     _Command(
-        "dead",
-        "list dead letters in pages, with their number by error class",
-        example="mails --error TimeoutError",
+        "jobs",
+        "list jobs in pages; of dead letters also their number by error class",
+        example="mails --state dead",
     ),
     _Command("show", "print a job and why it waits", "QUEUE PLACE", "mails 17"),
     _Command("cancel", "cancel jobs; a running handler is cancelled", "QUEUE PLACE+", "mails 17"),
@@ -137,9 +129,7 @@ def queue_options(parser: Parser) -> None:
             command.argument(dest, kind, told, **optional)
         for option, keywords in options.get(each.name, ()):
             command.add_argument(option, **keywords)
-        if each.name == "dead":
-            command.set_defaults(state="dead")
-        if each.name in {"jobs", "dead", "show", "schedules"}:
+        if each.name in {"jobs", "show", "schedules"}:
             command.flag("--payload", "print payloads and headers, too")
         if each.name in _IN_JSON:
             command.flag("--json", "print JSON")
@@ -177,10 +167,6 @@ def _options() -> dict[str, Sequence[_Option]]:
                 default=STATS_TO,
             ),
         ),
-        "lanes": (
-            _option("--state", choices=STATES, help="only keys in this state"),
-            _limit("list at most N keys", 100),
-        ),
         "explain": (
             _option("--key", "KEY", "only this key"),
             _limit("explain at most N keys", 50),
@@ -204,10 +190,19 @@ def _options() -> dict[str, Sequence[_Option]]:
                 choices=JOB_STATES,
                 help="only jobs in this state (default: all that have not left)",
             ),
-            *_page(),
+            _KEY,
+            _option("--error", "CLASS", "only dead letters of this error class"),
+            _option(
+                "--older-than",
+                "TIME",
+                "only done, dead or cancelled jobs that left before TIME: "
+                "2026-01-31T12:00, or 90m, 12h, 7d ago",
+                type=when,
+            ),
+            _limit("list at most N jobs", 100),
+            _option("--after", "CURSOR", "continue behind the page that ended with CURSOR"),
         ),
-        "dead": _page(),
-        "redrive": (_KEY, _place("only this job"), _limit("at most N")),
+        "redrive": (_KEY, _limit("at most N")),
         "purge": (
             _option("what", choices=("waiting", *FINISHED), help="which jobs"),
             _KEY,
@@ -278,11 +273,6 @@ def _schedule() -> tuple[_Option, ...]:
             default="last",
             help=f"which ticks fire if they are more than {GRACE} s late (default: last)",
         ),
-        _option(
-            "--paused",
-            action=argparse.BooleanOptionalAction,
-            help="whether it is paused (default: as it is)",
-        ),
     )
 
 
@@ -300,30 +290,9 @@ def _header(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _page() -> tuple[_Option, ...]:
-    return (
-        _KEY,
-        _option("--error", "CLASS", "only dead letters of this error class"),
-        _option(
-            "--older-than",
-            "TIME",
-            "only done, dead or cancelled jobs that left before TIME: "
-            "2026-01-31T12:00, or 90m, 12h, 7d ago",
-            type=when,
-        ),
-        _limit("list at most N jobs", 100),
-        _option("--after", "CURSOR", "continue behind the page that ended with CURSOR"),
-    )
-
-
 def _limit(text: str, most: int | None = None) -> _Option:
     told = text if most is None else f"{text} (default: {most})"
     return _option("--limit", "N", told, type=count, default=most)
-
-
-def _place(text: str) -> _Option:
-    told = f"{text}; repeatable"
-    return _option("--place", "N", told, dest="places", type=count, action="append")
 
 
 def _retention(what: str, days: int, text: str) -> _Option:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from ...cli.console import OK, UseError, encodable, say
-from ...letters.text import as_json, printable
-from .output import plain, print_json, print_table, span
+from ...letters.text import printable
+from .output import plain, print_facts, print_json, print_table, span
 
 if TYPE_CHECKING:
     import argparse
@@ -43,7 +43,7 @@ async def list_schedules(options: argparse.Namespace, admin: QueueAdmin) -> int:
 async def put_schedule(options: argparse.Namespace, admin: QueueAdmin) -> int:
     """Create or replace a schedule, and print it."""
     schedules = await admin.schedules(options.queue)
-    names = ("cron", "every", "timezone", "key", "priority", "catch_up", "paused")
+    names = ("cron", "every", "timezone", "key", "priority", "catch_up")
     found = await schedules.put(
         options.name,
         payload=options.contents,
@@ -126,10 +126,7 @@ def _print_one(schedule: Schedule, *, in_json: bool, payload: bool) -> None:
         facts[name] = _local(schedule, getattr(schedule, name)) or None
     facts["every"] = None if schedule.every is None else span(schedule.every)
     ticks = facts.pop("ticks")
-    for name, value in facts.items():
-        if value is not None:
-            shown = value if isinstance(value, str) else as_json(value, encoding=None)
-            print(encodable(printable(f"{name + ':':14}{shown}")))
+    print_facts(facts)
     heads = ["ticks:", *[""] * (len(ticks) - 1)]
     for head, tick in zip(heads, schedule.ticks(), strict=False):
         print(encodable(printable(f"{head:14}{_local(schedule, tick)}")))

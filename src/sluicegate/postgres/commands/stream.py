@@ -20,14 +20,13 @@ from .output import (
     answer,
     print_json,
     print_lag,
-    print_lag_of_slots,
     print_report,
     report_as_dict,
     run_command,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from ...cli.parser import Parser
     from ..streams.admin import ResetPoint
@@ -82,13 +81,9 @@ def stream(options: argparse.Namespace) -> int:
 
 
 async def _lag(options: argparse.Namespace, admin: SubscriptionAdmin) -> int:
-    most, in_json = options.count_to, options.json
-    found = await admin.lag(options.subscription, count_to=most)
-    if options.slots:
-        slots = {name: (await admin.explain(name, count_to=most)).slots for name in found}
-        print_lag_of_slots(slots, most, in_json=in_json)
-    elif found or in_json:
-        print_lag(found, most, in_json=in_json)
+    found = await admin.lag(options.subscription, count_to=options.count_to)
+    if found or options.json:
+        print_lag(found, options.count_to, in_json=options.json)
     else:
         say(f"the log {options.schema} has no subscription")
     return OK
@@ -211,85 +206,29 @@ def stream_options(parser: Parser) -> None:
             optional: dict[str, Any] = {"nargs": "?"} if name in {"lag", "delete"} else {}
             told = "the subscription" + " (default: all)" * (name == "lag")
             command.argument("subscription", "SUBSCRIPTION", told, **optional)
-        if name in _OPTIONS:
-            _OPTIONS[name](command)
+        if name in {"show", "skip"}:
+            told = "the message's position in the log"
+            command.argument("position", "POSITION", told, type=count)
+        for option, metavar, told, keywords in _OPTIONS.get(name, ()):
+            command.argument(option, metavar, told, **keywords)
+        for flag, told in _FLAGS.get(name, {}).items():
+            command.flag(flag, told)
         if name in {"lag", "explain"}:
             command.flag("--json", "print JSON")
-        if name in {"lag", "explain"}:
-            command.argument(
-                "--count-to",
-                "N",
-                f"count at most N messages (default: {COUNT_TO})",
-                type=count,
-                default=COUNT_TO,
-            )
+            told = f"count at most N messages (default: {COUNT_TO})"
+            command.argument("--count-to", "N", told, type=count, default=COUNT_TO)
         if name in {"reset", "skip", "delete"}:
             command.flag("--yes", "do not ask before the change")
-        if name in {"reset", "delete"}:
-            force = f"{name} it even while processes serve the subscription"
-            if name == "delete":
-                force = (
-                    "delete a subscription even while processes serve it, or messages that a "
-                    "subscription has not handled"
-                )
-            command.flag("--force", force)
 
 
-def _declare_lag(command: Parser) -> None:
-    command.flag("--slots", "print one line per slot that has unhandled messages")
-
-
-def _declare_show(command: Parser) -> None:
-    command.argument("position", "POSITION", "its position in the log", type=count)
-    command.flag("--payload", "print data and metadata, too")
-
-
-def _declare_explain(command: Parser) -> None:
-    command.flag("--all", "print slots without unhandled messages too")
-
-
-def _declare_slots(command: Parser) -> None:
-    command.argument(
-        "--slots", "SLOTS", "only these slots: 7, 0-15, or 1,2,8-11", type=_parse_slots
-    )
-
-
-def _declare_reset(command: Parser) -> None:
-    command.argument(
-        "--to",
-        "POINT",
-        "beginning; next (the next message that is appended); a position; or a time: "
-        "2026-01-31T12:00, or 90m, 12h, 7d ago",
-        type=_parse_point,
-        required=True,
-    )
-
-
-def _declare_skip(command: Parser) -> None:
-    command.argument("position", "POSITION", "the message's position in the log", type=count)
-    command.argument("--reason", "TEXT", "the reason, for the record", default="")
-
-
-def _declare_delete(command: Parser) -> None:
-    command.argument("--stream", "NAME", "delete all messages of this stream")
-    command.argument(
-        "--older-than",
-        "TIME",
-        "delete messages appended before TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
-        type=when,
-    )
-    command.argument("--before", "POSITION", "delete messages before POSITION", type=count)
-
-
-_OPTIONS: dict[str, Callable[[Parser], None]] = {
-    "lag": _declare_lag,
-    "explain": _declare_explain,
-    "show": _declare_show,
-    "pause": _declare_slots,
-    "resume": _declare_slots,
-    "reset": _declare_reset,
-    "skip": _declare_skip,
-    "delete": _declare_delete,
+_FLAGS = {
+    "show": {"--payload": "print data and metadata, too"},
+    "explain": {"--all": "print slots without unhandled messages too"},
+    "reset": {"--force": "reset it even while processes serve the subscription"},
+    "delete": {
+        "--force": "delete a subscription even while processes serve it, or messages that a "
+        "subscription has not handled"
+    },
 }
 
 
@@ -312,6 +251,35 @@ def _parse_slots(text: str) -> list[int]:
         message = f"{text!r} contains no slot"
         raise argparse.ArgumentTypeError(message)
     return found
+
+
+_SLOTS = ("--slots", "SLOTS", "only these slots: 7, 0-15, or 1,2,8-11", {"type": _parse_slots})
+_OPTIONS: dict[str, tuple[tuple[str, str, str, dict[str, Any]], ...]] = {
+    "pause": (_SLOTS,),
+    "resume": (_SLOTS,),
+    "reset": (
+        (
+            "--to",
+            "POINT",
+            (
+                "beginning; next (the next message that is appended); a position; or a time: "
+                "2026-01-31T12:00, or 90m, 12h, 7d ago"
+            ),
+            {"type": _parse_point, "required": True},
+        ),
+    ),
+    "skip": (("--reason", "TEXT", "the reason, for the record", {"default": ""}),),
+    "delete": (
+        ("--stream", "NAME", "delete all messages of this stream", {}),
+        (
+            "--older-than",
+            "TIME",
+            "delete messages appended before TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
+            {"type": when},
+        ),
+        ("--before", "POSITION", "delete messages before POSITION", {"type": count}),
+    ),
+}
 
 
 GROUP = Group(

@@ -9,12 +9,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ..._core import checks
 from ..._core.checks import bad, shown
 from ..._core.errors import ConfigError, RefusedError
-from ..._core.keywords import known_arguments
+from ..._core.keywords import known_arguments, takes
 from ..client.access import PostgresAccess
 from ..records.access import SchemaAccess, SchemaObject, nearest
 from ..schema.opened import DEFAULT_SCHEMA
@@ -26,22 +26,19 @@ from .schedules import ScheduleAdmin
 from .settings import (
     COLUMNS,
     FIXED,
+    QueueChanges,
     QueueSettings,
     columns_of,
     differences,
-    interval,
     with_changes,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
-    from typing import Unpack
+    from typing import Any, Unpack
 
     from ..records.access import SchemaStatements
     from .report import QueueReport
-    from .ring import SlotFunction
-    from .settings import Poison, QueueChanges
     from .stats import QueueStats, StoredQueue
 
 STATS_TO = 100_000
@@ -100,21 +97,8 @@ class QueueAdmin(SchemaObject):
         """Return all queues with their settings, by name."""
         return await self._queries.queues()
 
-    async def create(
-        self,
-        name: str,
-        *,
-        slot_function: SlotFunction = "sha256",
-        ordering_required: bool = False,
-        sticky: bool = False,
-        poison: Poison | None = None,
-        max_attempts: int = 5,
-        max_depth: int | None = None,
-        max_in_flight: int | None = None,
-        key_rate: float | None = None,
-        keep_done: timedelta | float | None = None,
-        keep_dead: timedelta | float | None = None,
-    ) -> StoredQueue:
+    @takes(QueueChanges, QueueSettings)
+    async def create(self, name: str, **settings: Unpack[QueueChanges]) -> StoredQueue:
         """Create a queue, unless it exists with the same settings; the result tells by `is_new`.
 
         Args:
@@ -139,21 +123,10 @@ class QueueAdmin(SchemaObject):
         Raises `ConfigError` for contradictory settings, before anything is sent, and for an
         existing queue with other settings.
         """
-        settings = QueueSettings(
-            slot_function=slot_function,
-            ordering_required=ordering_required,
-            sticky=sticky,
-            poison=poison,
-            max_attempts=max_attempts,
-            max_depth=max_depth,
-            max_in_flight=max_in_flight,
-            key_rate=key_rate,
-            keep_done=interval("keep_done", keep_done),
-            keep_dead=interval("keep_dead", keep_dead),
-        )
-        created = await self._access_now.rows(_CREATE, queue_name(name), *columns_of(settings))
+        wanted = QueueSettings(**cast("dict[str, Any]", settings))
+        created = await self._access_now.rows(_CREATE, queue_name(name), *columns_of(wanted))
         stored = await self._find(name)
-        for setting, ours, theirs in differences(settings, stored.settings):
+        for setting, ours, theirs in differences(wanted, stored.settings):
             there = f"the queue {name} exists with {setting}={shown(theirs)}"
             rule = f"{there}; pass that, or change it with alter()"
             raise bad(setting, ours, rule)

@@ -135,7 +135,7 @@ class LaneAdmin:
         ((state,),) = await self._access.rows(_RESUME, *values)
         if state == "missing":
             where = f"the queue {self._queue.name}"
-            rule = f"is neither blocked nor parked in {where}; `sluicegate queue lanes` lists such keys"
+            rule = f"is neither blocked nor parked in {where}; `sluicegate queue explain` lists such keys"
             raise bad("key", key, rule)
         if state == "leased":
             text = f"a consumer has a lease on the key {key!r} of the queue {self._queue.name}"

@@ -273,18 +273,11 @@ class QueueQueries:
         rows = await self._access.rows(query, queue.name, [*keys], count_to)
         return [LaneStats(*row) for row in rows]
 
-    async def _key_without_lane(self, queue: str, key: str) -> tuple[bool, bool, float | None]:
-        """Return whether the key has bells, whether it has jobs that are due, and the seconds until
-        its next delayed job is due.
-        """
-        ((bells, jobs, due_in),) = await self._access.rows(KEY, queue, key)
-        return bool(bells), bool(jobs), due_in
-
     async def why_no_lane(self, queue: StoredQueue, key: str) -> str:
         """Return why a key has no lane."""
         if queue.settings.ordering_required and key:
             return "all jobs are in one lane, that of the empty key"
-        has_bell, has_job, due_in = await self._key_without_lane(queue.name, key)
+        ((has_bell, has_job, due_in),) = await self._access.rows(KEY, queue.name, key)
         if has_bell:
             return "it waits in a bell that the next claims merge into a lane"
         if has_job:
@@ -301,20 +294,8 @@ class QueueQueries:
         writer, snapshot = await self.transactions()
         members, ranges = await self.members(queue.name), await self.ranges(queue.name)
         schedules = [ScheduleStats(*row) for row in await self._access.rows(SCHEDULES, queue.name)]
-        return QueueReport(
-            *(
-                queue,
-                stats,
-                tuple(lanes),
-                tuple(members),
-                tuple(ranges),
-                writer,
-                snapshot,
-                key,
-                why,
-            ),
-            schedules=tuple(schedules),
-        )
+        found = (tuple(lanes), tuple(members), tuple(ranges))
+        return QueueReport(queue, stats, *found, writer, snapshot, key, why, tuple(schedules))
 
     async def members(self, queue: str) -> list[MemberStats]:
         """Return the consumers that have not left."""

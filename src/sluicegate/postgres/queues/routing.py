@@ -28,9 +28,8 @@ ORDER BY r.lo
 """
 _AUTOMATIC = """
 INSERT INTO {schema}.queue_group AS g (queue, grp, automatic, moved_at)
-VALUES ($1, $2, $3, '-infinity') ON CONFLICT (queue, grp) DO UPDATE SET automatic = $3
+VALUES ($1, $2, true, '-infinity') ON CONFLICT (queue, grp) DO UPDATE SET automatic = true
 """
-_MODE = "SELECT g.automatic FROM {schema}.queue_group g WHERE g.queue = $1 AND g.grp = $2"
 
 
 class RangeAdmin:
@@ -52,11 +51,6 @@ class RangeAdmin:
     async def ranges(self) -> list[RangeStats]:
         """Return the slot ranges of the group, in order."""
         return await QueueQueries(self._access).ranges(self._queue, self._group)
-
-    async def is_automatic(self) -> bool:
-        """Whether ranges follow the live consumers."""
-        rows = await self._access.rows(_MODE, self._queue, self._group)
-        return not rows or bool(rows[0][0])
 
     async def move(self, lo: int, hi: int, consumer: str) -> list[SlotRange]:
         """Assign slots to a consumer, splitting other ranges as needed; return the assigned ranges.
@@ -90,19 +84,17 @@ class RangeAdmin:
         async with self._access.transaction() as statements:
             await self._assign(statements, found, complete=complete)
 
-    async def balance(self, *, automatic: bool = True) -> None:
-        """Let the ranges follow the live consumers again, or keep them as they are now.
+    async def balance(self) -> None:
+        """Let the ranges follow the live consumers again.
 
         The ranges are converted to parts of 256 slots, each assigned to the consumer that has most
         of it. Consumers then gradually move parts towards an even share.
         """
-        checks.flag("automatic", automatic)
         async with self._access.transaction() as statements:
             await self._assign(statements, [], complete=False)
-            if automatic:
-                parts = in_parts(await self._read(statements))
-                await self._assign(statements, parts, complete=False)
-            await statements.rows(_AUTOMATIC, self._queue, self._group, automatic)
+            parts = in_parts(await self._read(statements))
+            await self._assign(statements, parts, complete=False)
+            await statements.rows(_AUTOMATIC, self._queue, self._group)
 
     async def _read(self, statements: SchemaStatements) -> list[SlotRange]:
         rows = await statements.rows(_RANGES, self._queue, self._group)

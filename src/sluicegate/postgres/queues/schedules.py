@@ -153,12 +153,11 @@ class ScheduleAdmin:
         headers: Mapping[str, object] | None = None,
         priority: int = 0,
         catch_up: CatchUp = "last",
-        paused: bool | None = None,
     ) -> Schedule:
         """Create a schedule, or replace an existing one; return it.
 
         If its times change, it starts over with the next tick: earlier ticks that have not fired are
-        dropped. Otherwise its next tick stays.
+        dropped. Otherwise its next tick stays. A paused one stays paused.
 
         Args:
             name: the name, at most 200 bytes.
@@ -180,7 +179,6 @@ class ScheduleAdmin:
             catch_up: ticks that fire more than 60 s late, since no consumer was live, are missed:
                 `"all"` fires a job for each of them, in order; `"last"`, the default, fires the last of
                 them, unless a later tick is on time; `"none"` drops them.
-            paused: whether it is paused; default: as it is, and a new one is not.
 
         Raises `ConfigError` for a bad argument, before anything is sent.
         """
@@ -194,8 +192,6 @@ class ScheduleAdmin:
         for header in HEADERS:
             if headers is not None and header in headers:
                 raise bad("headers", header, "must not be given: the schedule sets it")
-        if paused is not None:
-            checks.flag("paused", paused)
         values = (
             timing.cron,
             None if timing.every is None else int(timing.every.total_seconds()),
@@ -207,7 +203,7 @@ class ScheduleAdmin:
             checks.choice("catch_up", catch_up, CATCH_UPS),
         )
         async with self._access.transaction() as statements:
-            await self._store(statements, checked, timing, values, paused=paused)
+            await self._store(statements, checked, timing, values)
             rows = await statements.rows(_ONE, self._queue, checked)
             return _schedule_of(self._queue, rows[0])
 
@@ -217,26 +213,19 @@ class ScheduleAdmin:
         name: str,
         timing: Timing,
         values: tuple[object, ...],
-        *,
-        paused: bool | None,
     ) -> None:
         following = await self._next(statements, timing, None)
-        new = (self._queue, name, *values, bool(paused), following)
+        new = (self._queue, name, *values, False, following)
         stored = None
         while stored is None:  # again if it is deleted in between
             if await statements.rows(_INSERT, *new):
                 return
             stored = await self._lock(statements, name)
-        is_paused = stored.is_paused if paused is None else paused
-        if (
-            timing == _timing(stored)
-            and is_paused >= stored.is_paused
-            and stored.next_at is not None
-        ):
+        if timing == _timing(stored) and stored.next_at is not None:
             following = int(stored.next_at.timestamp())
         else:
             following = await self._next(statements, timing, stored)
-        await statements.rows(_UPDATE, self._queue, name, *values, is_paused, following)
+        await statements.rows(_UPDATE, self._queue, name, *values, stored.is_paused, following)
 
     async def list(self, *, limit: int = 100, after: str | None = None) -> SchedulePage:
         """Return a page of schedules, in the order of their names.

@@ -31,7 +31,7 @@ class QueueChanges(TypedDict, total=False):
     slot_function: SlotFunction
     ordering_required: bool
     sticky: bool
-    poison: Poison
+    poison: Poison | None
     max_attempts: int
     max_depth: int | None
     max_in_flight: int | None

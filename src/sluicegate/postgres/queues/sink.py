@@ -2,8 +2,7 @@
 
 1. All jobs of a batch are enqueued by one call of the SQL function `enqueue`, or by several calls in
    one transaction if the JSON is long. The server leaves out jobs that were enqueued before.
-2. A full queue throttles the whole write. A batch with more jobs than the queue can hold is
-   enqueued in parts, each in its own transaction, up to the first part for which there is no room.
+2. A full queue throttles the whole write. A batch with more jobs than the queue can hold is refused.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from uuid import UUID
 
 from ..._core.checks import bad
 from ..._core.classify import caused
-from ..._core.errors import (
-    ThrottledError,
-)
+from ..._core.errors import RefusedError, ThrottledError
 from ..._core.keywords import known_arguments
 from ..._core.outcome import Outcome
 from ..._core.sink import Capabilities, WriteResult
@@ -176,12 +173,11 @@ class PostgresQueueSink(RecordSink):
         key), the items that were left out (`duplicate`), and an `Enqueued` for each item that was
         not refused. Raises `ClosedError` while the sink is not open, `ThrottledError` if the queue
         is full, `RefusedError` if the server refuses every job until an operator repairs the cause
-        (a login, a permission, no such queue), `UnavailableError` if no connection can be opened,
+        (a login, a permission, no such queue, a `max_depth` below the size of the batch),
+        `UnavailableError` if no connection can be opened,
         `UnknownOutcomeError` if the connection was lost, and the server's own error for any other
         failure that is not caused by an item. After such an error nothing is enqueued, or, if the
-        outcome is unknown, all or nothing; a retry resolves this. If a batch has more items than
-        the queue's `max_depth`, the first ones are enqueued and the others fail with
-        `ThrottledError`. Cancellation cancels the statement, which may have been applied.
+        outcome is unknown, all or nothing; a retry resolves this. Cancellation cancels the statement, which may have been applied.
         """
         try:
             return await self._write(batch)
@@ -284,8 +280,6 @@ class _QueueWrite(RecordWrite[JobColumns]):
     ) -> None:
         super().__init__(schema, place, nothing_done, batch, given)
         self._queue = queue
-        self._left: dict[int, BaseException] = {}
-        """Errors of jobs that found no room, after jobs of the same write that did."""
 
     @property
     def has_new(self) -> bool:
@@ -304,23 +298,9 @@ class _QueueWrite(RecordWrite[JobColumns]):
                 depth = await con.fetchval(max_depth_query(self._schema), self._queue)
             if depth is None or len(everything) <= depth:
                 raise
-            await self._run_in_parts(con, statements, max(1, depth // 2))
-
-    async def _run_in_parts(
-        self, con: PoolConnectionProxy[Any], statements: Statements, size: int
-    ) -> None:
-        places = range(len(self._given.indices))
-        for start in places[::size]:
-            try:
-                part = places[start : start + size]
-                await self._write(con, part, self._together(con, statements, part))
-            except Exception as error:
-                indices = self._given.indices
-                self._left.update(dict.fromkeys(indices[start : start + size], error))
-                why = "not sent, because the jobs before it failed"
-                behind = ThrottledError(why, retry_after=FULL_SECONDS)
-                self._left.update(dict.fromkeys(indices[start + size :], behind))
-                return
+            repair = f"give the queue a max_depth above {depth}, or the batcher smaller batches"
+            told = f"{self._nothing_done}: the batch has {len(everything)} jobs"
+            raise caused(RefusedError(told, repair=repair), error)  # noqa: B904  # it has its cause
 
     async def _together(
         self, con: PoolConnectionProxy[Any], statements: Statements, places: Sequence[int]
@@ -381,13 +361,3 @@ class _QueueWrite(RecordWrite[JobColumns]):
             repair = "the slot function is read again by the next write"
             return refusal(error, self._nothing_done, repair)
         return super()._write_error(error)
-
-    def answer(self) -> WriteResult:
-        """See `RecordWrite`."""
-        result = super().answer()
-        errors = {**self._left, **self._errors}
-        return (
-            WriteResult(len(self._batch), errors, self._outcomes, self._details)
-            if self._left
-            else result
-        )

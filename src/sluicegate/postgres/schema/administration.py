@@ -121,30 +121,17 @@ async def upgrade_streams(
 
 
 async def check_streams(
-    dsn: str | PostgresAccess,
-    *,
-    schema: str = DEFAULT_SCHEMA,
-    append: str | Collection[str] = (),
-    read: str | Collection[str] = (),
-    subscribe: str | Collection[str] = (),
-    enqueue: str | Collection[str] = (),
-    work: str | Collection[str] = (),
-    operate: str | Collection[str] = (),
+    dsn: str | PostgresAccess, *, schema: str = DEFAULT_SCHEMA
 ) -> list[SchemaProblem]:
     """Check the schema of streams and queues for problems; changes nothing.
 
     Suspends while it connects and queries. Connect as the owner of the schema for a complete check:
-    objects that the role may not read are not checked, which a note reports.
+    objects that the role may not read are not checked, which a note reports. Rights of roles are
+    not checked: `install_streams` grants missing ones again.
 
     Args:
         dsn: the database, as `postgresql://...` or a `PostgresAccess`.
         schema: the name of the schema; default `sluicegate`.
-        append: roles that must be able to append, in addition to the roles of an installation.
-        read: roles that must be able to read.
-        subscribe: roles that must be able to subscribe.
-        enqueue: roles that must be able to enqueue jobs.
-        work: roles that must be able to claim and settle jobs.
-        operate: roles that must be able to operate queues.
 
     Returns:
         The problems, notes last; each has a name, a text, and the statements that repair it.
@@ -154,17 +141,9 @@ async def check_streams(
         UnavailableError: no server responds, or the connection was lost.
         RefusedError: the server refuses the queries.
     """
-    roles = checked_roles(
-        append=append,
-        read=read,
-        subscribe=subscribe,
-        enqueue=enqueue,
-        work=work,
-        operate=operate,
-    )
     check_schema_name(schema)
     async with _connect(dsn, ANSWER_TIMEOUT) as con:
-        return await check(con, schema, roles=roles)
+        return await check(con, schema)
 
 
 def _library() -> str:

@@ -1,8 +1,7 @@
-"""Checks of the schema's contents: sequences, positions of subscriptions, jobs that no claim finds.
+"""Checks of the schema's contents: sequences, and jobs that no claim finds.
 
-1. A partly restored dump may contain rows without the sequence, or positions of a later state of
-   the log. Then positions and places are assigned twice. (Lease numbers are not, since they begin
-   with the time.)
+1. A partly restored dump may contain rows without the sequence. Then positions and places are
+   assigned twice. (Lease numbers are not, since they begin with the time.)
 2. A key with jobs has a lane that is read from before the first job, or a bell that causes this.
    Inserts without the trigger leave jobs with neither. The trigger does not fire in a session with
    `session_replication_role = replica`, since a logical replica receives lanes and bells as rows.
@@ -31,12 +30,7 @@ _LAST_POSITION = """
 SELECT coalesce((SELECT max(position) FROM {schema}.message), 0) AS stored,
   (SELECT last_value - (NOT is_called)::int FROM {schema}.position) AS last
 """
-_AHEAD = """
-SELECT name, max(position) AS position FROM {schema}.subscription_slot WHERE position > $1
-GROUP BY name ORDER BY name
-"""
 _LOG = ("message", "position")
-_SLOTS = "subscription_slot"
 QUEUES = ("queue", "job", "lane", "bell", "finished_job", "queueing_lock", "job_place")
 """The tables that the role must be able to read."""
 _HIGHEST = """SELECT max(p.place) FROM {schema}.queue q CROSS JOIN LATERAL (
@@ -85,17 +79,12 @@ LOST_JOBS = (
     "without the trigger (session_replication_role=replica); `sluicegate pg check` shows the repair"
 )
 LOOKED_AT = 1000
-_UNUSED_LOCKS = """
-SELECT k.queue, count(*) AS locks, min(k.lock) AS lock FROM {schema}.queueing_lock k
-WHERE NOT EXISTS (SELECT FROM {schema}.job j WHERE j.queue = k.queue AND j.place = k.place)
-GROUP BY k.queue ORDER BY k.queue
-"""
 
 
 async def problems_of_contents(
     con: AnyConnection, schema: LogSchema, catalog: Catalog
 ) -> list[SchemaProblem]:
-    """Return the problems of sequences, of stored positions, and of jobs that no claim finds."""
+    """Return the problems of sequences, and of jobs that no claim finds."""
     here = {name for _, name in catalog.objects}
     problems: list[SchemaProblem] = []
     unread: list[str] = []
@@ -121,16 +110,9 @@ async def problems_of_contents(
 async def _problems_of_log(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
     row = await con.fetchrow(_LAST_POSITION.format(schema=schema.sql))
     assert row is not None  # always one row
-    problems = (
-        [_position_behind(schema, row["last"], row["stored"])]
-        if row["last"] < row["stored"]
-        else []
-    )
-    if await con.fetchval(_READABLE, schema.sql, [_SLOTS]):
-        last = max(row["last"], row["stored"])
-        ahead = await con.fetch(_AHEAD.format(schema=schema.sql), last + 1)
-        problems += [_ahead(schema, each["name"], each["position"], last) for each in ahead]
-    return problems
+    if row["last"] >= row["stored"]:
+        return []
+    return [_position_behind(schema, row["last"], row["stored"])]
 
 
 def _position_behind(schema: LogSchema, last: int, stored: int) -> SchemaProblem:
@@ -151,29 +133,6 @@ def _position_behind(schema: LogSchema, last: int, stored: int) -> SchemaProblem
     return SchemaProblem("sequence-behind", text, repair)
 
 
-def _ahead(schema: LogSchema, name: str, position: int, last: int) -> SchemaProblem:
-    text = (
-        f"the subscription {name!r} is at position {position}, but the last position of the log is "
-        f"{last}: messages were lost, for example because an older database was restored, and it "
-        "would skip as many new messages"
-    )
-    only = f"WHERE name = {literal(name)}"
-    repair = (
-        "BEGIN",
-        (
-            f"UPDATE {schema.sql}.subscription SET earlier = ARRAY(SELECT e FROM unnest(earlier) e "
-            f"WHERE e <= {last}) {only}"
-        ),
-        (
-            f"UPDATE {schema.sql}.subscription_slot SET position = {last + 1}, metadata = '' "
-            f"{only} AND position > {last + 1}"
-        ),
-        "COMMIT",
-    )
-    advice = "stop its instances first; it then continues with new messages"
-    return SchemaProblem("subscription-ahead", text, repair, advice)
-
-
 async def problems_of_queues(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
     """Return the problems of queues. Needs the right to read `QUEUES`."""
     problems: list[SchemaProblem] = []
@@ -182,9 +141,7 @@ async def problems_of_queues(con: AnyConnection, schema: LogSchema) -> list[Sche
     if row["last"] < row["stored"]:
         problems.append(_place_behind(schema, row["last"], row["stored"]))
     rows = await con.fetch(WITHOUT_LANE.format(schema=schema.sql), LOOKED_AT, None)
-    problems += [_without_lane(schema, *row) for row in rows]
-    unused = await con.fetch(_UNUSED_LOCKS.format(schema=schema.sql))
-    return [*problems, *(_lock_without_job(schema, *row) for row in unused)]
+    return [*problems, *(_without_lane(schema, *row) for row in rows)]
 
 
 def _place_behind(schema: LogSchema, last: int, stored: int) -> SchemaProblem:
@@ -200,18 +157,6 @@ def _place_behind(schema: LogSchema, last: int, stored: int) -> SchemaProblem:
         "COMMIT",
     )
     return SchemaProblem("sequence-behind", text, repair)
-
-
-def _lock_without_job(schema: LogSchema, queue: str, locks: int, lock: str) -> SchemaProblem:
-    text = (
-        f"{locks} queueing locks of the queue {queue!r}, such as {lock!r}, are of jobs that were deleted "
-        "by hand: no job with such a lock can be enqueued"
-    )
-    repair = (
-        f"DELETE FROM {schema.sql}.queueing_lock k WHERE k.queue = {literal(queue)} AND NOT EXISTS "
-        f"(SELECT FROM {schema.sql}.job j WHERE j.queue = k.queue AND j.place = k.place)"
-    )
-    return SchemaProblem("lock-without-job", text, (repair,))
 
 
 def _without_lane(schema: LogSchema, queue: str, keys: int, key: str) -> SchemaProblem:

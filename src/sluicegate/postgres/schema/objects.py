@@ -12,17 +12,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..client.names import quoted
 from .opened import filled, migrations
-from .rights import GRANTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from .opened import AnyConnection, LogSchema
-    from .rights import Grant, Rights, Roles
 
 
 _PIECE = re.compile(r"--[^\n]*|'(?:[^']|'')*'|(\$\w*\$).*?\1|;|.", re.DOTALL)
@@ -46,19 +44,6 @@ FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
 WHERE c.relnamespace = $1::text::regnamespace AND NOT tgisinternal AND tgenabled IN ('O', 'A')
 """
 """A disabled trigger counts as missing."""
-_LACKING = """
-SELECT w.place FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::text[])
-  WITH ORDINALITY AS w (role, kind, name, privilege, col, place)
-LEFT JOIN pg_class c ON c.relnamespace = $1::text::regnamespace AND c.relname = w.name
-LEFT JOIN pg_proc p ON p.pronamespace = $1::text::regnamespace AND p.proname = w.name
-WHERE NOT coalesce(CASE w.kind
-  WHEN 'SCHEMA' THEN has_schema_privilege(w.role, $1::text::regnamespace, w.privilege)
-  WHEN 'SEQUENCE' THEN has_sequence_privilege(w.role, c.oid, w.privilege)
-  WHEN 'FUNCTION' THEN has_function_privilege(w.role, p.oid, w.privilege)
-  ELSE CASE WHEN w.col = '' THEN has_table_privilege(w.role, c.oid, w.privilege)
-    ELSE has_column_privilege(w.role, c.oid, w.col, w.privilege) END
-END, true) ORDER BY w.place
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,47 +175,3 @@ async def read_catalog(con: AnyConnection, schema: str) -> Catalog:
         bodies={row["name"]: row["body"] for row in rows if row["kind"] == "function"},
         public=tuple(sorted(row["name"] for row in rows if row["is_public"])),
     )
-
-
-class _Wanted(NamedTuple):
-    """One privilege that a role needs."""
-
-    role: str
-    right: Rights
-    grant: Grant
-    privilege: str
-    column: str
-
-
-async def lacking(
-    con: AnyConnection, schema: str, roles: Roles
-) -> dict[tuple[str, Rights], list[str]]:
-    """Return the missing grants of these roles, as statements, by role and right.
-
-    The roles must exist.
-    """
-    wanted = [*_needed_privileges(roles)]
-    rows = await con.fetch(
-        _LACKING,
-        quoted(schema),
-        [each.role for each in wanted],
-        [each.grant.kind for each in wanted],
-        [each.grant.name for each in wanted],
-        [each.privilege for each in wanted],
-        [each.column for each in wanted],
-    )
-    found: dict[tuple[str, Rights], dict[str, None]] = {}
-    for row in rows:
-        place: int = row["place"]
-        each = wanted[place - 1]
-        found.setdefault((each.role, each.right), {})[each.grant.sql(schema, each.role)] = None
-    return {key: [*statements] for key, statements in found.items()}
-
-
-def _needed_privileges(roles: Roles) -> Iterator[_Wanted]:
-    for right, names in roles.items():
-        for role in names:
-            for grant in GRANTS[right]:
-                for privilege in grant.privileges:
-                    for column in grant.columns or ("",):
-                        yield _Wanted(role, right, grant, privilege, column)

@@ -61,24 +61,6 @@ _ASYNC_SESSIONS = (
     "sqlalchemy.ext.asyncio.async_scoped_session",
 )
 _SESSIONS = ("sqlalchemy.orm.Session", "sqlalchemy.orm.scoped_session")
-_INSTEAD = {
-    "asyncpg.pool.Pool": "take a connection of the pool: async with pool.acquire() as connection",
-    "psycopg_pool.ConnectionPool": "take a connection of the pool: with pool.connection()",
-    "psycopg_pool.AsyncConnectionPool": "take a connection of the pool: async with pool.connection()",
-    "psycopg.Cursor": "pass the cursor's connection: cursor.connection",
-    "psycopg.AsyncCursor": "pass the cursor's connection: cursor.connection",
-    "sqlalchemy.engine.Engine": "begin a transaction: with engine.begin() as connection",
-    "sqlalchemy.ext.asyncio.AsyncEngine": (
-        "begin a transaction: async with engine.begin() as connection"
-    ),
-    "sqlalchemy.orm.sessionmaker": "begin a session: with maker.begin() as session",
-    "sqlalchemy.ext.asyncio.async_sessionmaker": (
-        "begin a session: async with maker.begin() as session"
-    ),
-    "psycopg2.extensions.connection": (
-        "psycopg2 is supported only through SQLAlchemy; otherwise call the SQL function append()"
-    ),
-}
 WRONG_HORIZON = "PS004"
 """An SQLSTATE of the schema's functions."""
 _NO_TABLE = frozenset({"42P01", "42703"})
@@ -101,7 +83,7 @@ async def call_async(connection: object, call: Query) -> Sequence[Sequence[Any]]
         _check_dialect(con)
         made = sys.modules["sqlalchemy"].text(call.named)
         return cast("list[Any]", (await con.execute(made, call.named_values)).all())
-    raise _not_one(con, _ASYNC, other=_is_sync(con), use="append_sync()")
+    raise _not_one(con, _ASYNC)
 
 
 def call_sync(connection: object, call: Query) -> Sequence[Sequence[Any]]:
@@ -118,21 +100,7 @@ def call_sync(connection: object, call: Query) -> Sequence[Sequence[Any]]:
         _check_dialect(con)
         made = sys.modules["sqlalchemy"].text(call.named)
         return cast("list[Any]", con.execute(made, call.named_values).all())
-    raise _not_one(con, _SYNC, other=_is_async(con), use="await append()")
-
-
-def _is_sync(con: object) -> bool:
-    return _is_one(con, "psycopg.Connection", *_SESSIONS, "sqlalchemy.engine.Connection")
-
-
-def _is_async(con: object) -> bool:
-    return _is_one(
-        con,
-        *_ASYNCPG,
-        "psycopg.AsyncConnection",
-        *_ASYNC_SESSIONS,
-        "sqlalchemy.ext.asyncio.AsyncConnection",
-    )
+    raise _not_one(con, _SYNC)
 
 
 def _is_one(thing: object, *paths: str) -> bool:
@@ -152,13 +120,9 @@ def _check_dialect(con: Any) -> None:
         )
 
 
-def _not_one(con: object, allowed: str, *, other: bool, use: str) -> ConfigError:
+def _not_one(con: object, allowed: str) -> ConfigError:
     kind = f"{type(con).__module__}.{type(con).__qualname__}"
-    if other:
-        return ConfigError(f"connection={kind}: use {use} for it; this needs {allowed}")
-    instead = next((text for path, text in _INSTEAD.items() if _is_one(con, path)), None)
-    hint = "" if instead is None else f"; {instead}"
-    return ConfigError(f"connection={kind}: must be {allowed}{hint}")
+    return ConfigError(f"connection={kind}: must be {allowed}")
 
 
 class Query(NamedTuple):

@@ -53,7 +53,7 @@ _WAITING = (
 )
 _SLOTS = """
 SELECT s.slot, s.position, c.messages, o.position, o.message, coalesce(o.age, 0), l.owner, l.seconds_left,
-  u.paused OR s.paused, s.missed, s.metadata <> '',
+  u.paused OR s.paused, s.missed,
   EXISTS (SELECT FROM {schema}.message m
     WHERE m.slot = s.slot AND m.position >= s.position AND m.position > $2
       AND m.position <> ALL (u.earlier) AND {condition})

@@ -37,23 +37,18 @@ class _Reader(ABC, Generic[MessagesT]):
         self._page = checks.count("page", page)
         self._connection = connection
 
-    def read(
-        self, stream: str, *, start: int = 0, backwards: bool = False, limit: int | None = None
-    ) -> MessagesT:
+    def read(self, stream: str, *, start: int = 0, limit: int | None = None) -> MessagesT:
         """Iterate over the current messages of a stream, by version.
 
         Args:
             stream: its name. A stream that does not exist has no messages.
             start: the first version.
-            backwards: begin with the last message and end with the version `start`.
             limit: maximum number of messages. Default: all.
 
         Suspends, or blocks on a blocking connection, for each page.
         """
         return self._messages(
-            StreamReading(
-                self._schema, stream, start, backwards=backwards, limit=limit, page=self._page
-            )
+            StreamReading(self._schema, stream, start, limit=limit, page=self._page)
         )
 
     def scan(
@@ -62,7 +57,6 @@ class _Reader(ABC, Generic[MessagesT]):
         category: str | None = None,
         streams: str | Iterable[str] | None = None,
         start: ReadFrom = "beginning",
-        backwards: bool = False,
         limit: int | None = None,
     ) -> MessagesT:
         """Iterate over the messages of several streams by position, up to the current horizon.
@@ -76,14 +70,11 @@ class _Reader(ABC, Generic[MessagesT]):
                 `"order-*"`. Default: all streams.
             start: `"beginning"`, a position, or an aware time: messages appended at that time or
                 later, by the server's clock.
-            backwards: begin with the last message and end at `start`.
             limit: maximum number of messages. Default: all.
 
         Suspends, or blocks on a blocking connection, for each page.
         """
-        return self._messages(
-            self._of_log(category, streams, start, backwards=backwards, limit=limit)
-        )
+        return self._messages(self._of_log(category, streams, start, limit=limit))
 
     def follow(
         self,
@@ -120,7 +111,6 @@ class _Reader(ABC, Generic[MessagesT]):
         streams: str | Iterable[str] | None,
         start: ReadFrom,
         *,
-        backwards: bool = False,
         limit: int | None,
         live: bool = False,
     ) -> LogReading:
@@ -128,7 +118,6 @@ class _Reader(ABC, Generic[MessagesT]):
             self._schema,
             StreamSelection.of(category, streams),
             start,
-            backwards=backwards,
             limit=limit,
             page=self._page,
             live=live,

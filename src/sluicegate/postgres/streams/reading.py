@@ -41,8 +41,7 @@ PAGE_BYTES = 16 << 20
 
 _STREAM = (
     f"SELECT {STORED} FROM {{schema}}.message m WHERE m.stream = CAST({{0}} AS text) "  # noqa: S608
-    "AND m.version BETWEEN CAST({1} AS bigint) AND CAST({2} AS bigint) ORDER BY m.version %s "
-    "LIMIT CAST({3} AS bigint)"
+    "AND m.version >= CAST({1} AS bigint) ORDER BY m.version LIMIT CAST({2} AS bigint)"
 )
 _HORIZON = "SELECT {schema}.horizon()"
 _SLEEP = "SELECT pg_sleep(CAST(CAST({0} AS bigint) / 1000.0 AS double precision))"
@@ -88,28 +87,25 @@ class StreamReading:
     """Reads a stream by version."""
 
     def __init__(
-        self, schema: str, stream: str, start: int, *, backwards: bool, limit: int | None, page: int
+        self, schema: str, stream: str, start: int, *, limit: int | None, page: int
     ) -> None:
         self._schema = schema
         self._stream = stream_name(stream)
-        self._low = checks.count("start", start, least=0)
-        self._high = LAST
-        self._backwards = backwards
+        self._next = checks.count("start", start, least=0)
         self._left = checked_limit(limit)
         self._page = checks.count("page", page)
 
     @property
     def is_over(self) -> bool:
         """See `PagedReading`."""
-        return not self._left or self._low > self._high
+        return not self._left
 
     def query(self) -> Query | None:
         """See `PagedReading`."""
         if self.is_over:
             return None
-        way = "DESC" if self._backwards else "ASC"
-        template = within(COLUMNS, _STREAM % way, str(PAGE_BYTES), f"m.version {way}")
-        values = (self._stream, self._low, self._high, min(self._page, self._left))
+        template = within(COLUMNS, _STREAM, str(PAGE_BYTES), "m.version")
+        values = (self._stream, self._next, min(self._page, self._left))
         return Query(self._schema, template, values)
 
     def take(self, rows: Rows) -> list[StoredMessage | UndecodableMessage]:
@@ -117,10 +113,8 @@ class StreamReading:
         found = [stored_message(row) for row in rows]
         is_last = len(found) < min(self._page, self._left) and not is_cut(rows)
         self._left = 0 if is_last else self._left - len(found)
-        if found and self._backwards:
-            self._high = found[-1].version - 1
-        elif found:
-            self._low = found[-1].version + 1
+        if found:
+            self._next = found[-1].version + 1
         return found
 
 
@@ -133,7 +127,6 @@ class LogReading:
         selection: StreamSelection,
         start: ReadFrom,
         *,
-        backwards: bool,
         limit: int | None,
         page: int,
         live: bool,
@@ -142,7 +135,6 @@ class LogReading:
         self._schema = schema
         self._selection = selection
         self._start = checked_start(start)
-        self._backwards = backwards
         self._left = checked_limit(limit)
         self._page = checks.count("page", page)
         self._step = _Step.HORIZON
@@ -152,8 +144,6 @@ class LogReading:
         self._horizon = 0
         self._earlier: frozenset[int] = frozenset()
         """Positions beyond the first horizon of messages that existed before the start."""
-        if live and backwards:
-            raise bad("backwards", backwards, "a live reading cannot go backwards")
 
     @property
     def is_over(self) -> bool:
@@ -217,7 +207,6 @@ class LogReading:
         values: list[Value] = [self._reached, self._horizon]
         conditions = [f"m.position > {_BIGINT % 0} AND m.position <= {_BIGINT % 1}"]
         parameters = self._selection.parameters
-        parameters = self._selection.parameters
         places = [_ARRAY % place for place in range(len(values), len(values) + len(parameters))]
         conditions.append(self._selection.condition("m", places))
         values += [json.dumps(each) for each in parameters]
@@ -227,21 +216,17 @@ class LogReading:
                 f"(m.at >= {_TIME % number} OR m.position > {_BIGINT % (number + 1)})"
             )
             values += [self._time, self._first_horizon]
-        order = f"m.position {'DESC' if self._backwards else 'ASC'}"
         page = (
             f"SELECT {STORED} FROM {{schema}}.message m WHERE {' AND '.join(conditions)} "  # noqa: S608
-            f"ORDER BY {order} LIMIT {_BIGINT % len(values)}"
+            f"ORDER BY m.position LIMIT {_BIGINT % len(values)}"
         )
-        template = within(COLUMNS, page, str(PAGE_BYTES), order)
+        template = within(COLUMNS, page, str(PAGE_BYTES), "m.position")
         return Query(self._schema, template, (*values, min(self._page, self._left)))
 
     def _take_page(self, rows: Rows) -> list[StoredMessage | UndecodableMessage]:
         found = [stored_message(row) for row in rows]
         is_last = len(found) < min(self._page, self._left) and not is_cut(rows)
-        if self._backwards:
-            self._horizon = self._reached if is_last else found[-1].position - 1
-        else:
-            self._after = self._horizon if is_last else found[-1].position
+        self._after = self._horizon if is_last else found[-1].position
         if self._earlier:
             found = [message for message in found if message.position not in self._earlier]
         self._left -= len(found)

@@ -3,8 +3,7 @@
 1. All messages of a batch are appended by one `INSERT` (`append_new`), which commits by itself. It
    fails as a whole if an id is already in the log, or if another transaction appends to one of the
    streams concurrently.
-2. Then, and if an earlier attempt may have appended them or an item expects a version, messages are
-   appended one by one inside the server (`append_each`), which answers for each, by default in the
+2. Then, and if an earlier attempt may have appended them, messages are appended one by one inside the server (`append_each`), which answers for each, by default in the
    order of their streams. So a refused item fails alone.
 3. Columns are arrays of text, so that codecs of a connection cannot change them.
 """
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from ..._core.checks import bad
-from ..._core.errors import MessageIdConflict, VersionConflict
+from ..._core.errors import MessageIdConflict
 from ..._core.keywords import known_arguments
 from ..._core.order.keys import accepted
 from ..._core.outcome import Outcome
@@ -31,7 +30,7 @@ from ..records.sink import GivenRecords, RecordSink, RecordWrite, getters
 from ..records.values import RecordColumns, json_texts_of, mapping_text, name_text, time_of
 from ..schema.opened import DEFAULT_SCHEMA, check_may_append
 from .log import channel_of, readers_of
-from .message import Appended, expected_version, stream_name
+from .message import Appended, stream_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 Answers = tuple["Sequence[int]", "Sequence[Record]"]
 """The places of messages, and the returned rows."""
 
-NEW, KNOWN, OTHER, VERSION, BEHIND = "new", "known", "other", "version", "behind"
+NEW, KNOWN, OTHER, BEHIND = "new", "known", "other", "behind"
 
 _ANSWER = (
     "SELECT r_id, r_state, r_position, r_version, "
@@ -57,7 +56,7 @@ _ANSWER = (
     "CAST($1 AS text[]), CAST($2 AS text[]), CAST($3 AS text[]), CAST($4 AS text[]), "
     "CAST($5 AS text[])"
 )
-_MORE = ", CAST($6 AS bigint[]), CAST($7 AS int[]), CAST($8 AS boolean)"
+_MORE = ", NULL, CAST($6 AS int[]), CAST($7 AS boolean)"
 
 
 @known_arguments(access=PostgresAccess)
@@ -86,10 +85,6 @@ class PostgresStreamSink(RecordSink):
             one), or a function from an item to it. A message whose id is already in the log, with
             the same contents, is delivered and not appended again. Default: an id that is the same
             in every retry of a write, so that no retry appends a message twice.
-        expected: the field that contains the version that the stream must have before an item, or a
-            function from an item to it (`NO_STREAM` if the stream must not exist, `None` for any
-            version). If the actual version differs, the item fails with `VersionConflict`. Default:
-            any.
         pool_size: number of connections, and therefore of concurrent writes; default 10.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does
@@ -108,16 +103,13 @@ class PostgresStreamSink(RecordSink):
         data: str | Callable[[Any], object] | None = None,
         metadata: str | Callable[[Any], Mapping[str, object] | None] | None = None,
         id: str | Callable[[Any], object] | None = None,  # noqa: A002  # the part's name
-        expected: str | Callable[[Any], int | None] | None = None,
         pool_size: int | None = None,
     ) -> None:
         super().__init__(dsn, schema=schema, pool_size=pool_size)
         for name, part in (("stream", stream), ("type", type)):
             if part is None:
                 raise bad(name, None, "must be a field's name or a function of an item")
-        self._parts = getters(
-            stream=stream, type=type, data=data, metadata=metadata, id=id, expected=expected
-        )
+        self._parts = getters(stream=stream, type=type, data=data, metadata=metadata, id=id)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -136,8 +128,8 @@ class PostgresStreamSink(RecordSink):
         """Append every item of `batch`, in order; suspends for one round trip, or for a few if
         items are refused, and while another transaction that appends to one of the streams is open.
 
-        Returns the refused items (`PermanentError`, `VersionConflict`, `MessageIdConflict`, and
-        `KeyStopped` after a refused item of their key), the items that an earlier attempt with an
+        Returns the refused items (`PermanentError`, `MessageIdConflict`, and `KeyStopped` after a
+        refused item of their key), the items that an earlier attempt with an
         unknown outcome had appended (`duplicate`), and an `Appended` for each appended item. Raises
         `ClosedError` while the sink is not open, `RefusedError` if the server refuses every message
         until an operator repairs the cause (a login, a permission, no log), `UnavailableError` if
@@ -174,7 +166,6 @@ class MessageColumns(RecordColumns):
     data: list[str] = field(default_factory=list[str])
     metadata: list[str] = field(default_factory=list[str])
     ids: list[str] = field(default_factory=list[str])
-    expected: list[int | None] = field(default_factory=list["int | None"])
 
     @property
     def texts(self) -> tuple[list[str], ...]:
@@ -196,9 +187,6 @@ class _GivenMessages(GivenRecords[MessageColumns]):
         metadata = None if (part := parts["metadata"]) is None else part(item)
         columns.metadata.append(_metadata(metadata, trace))
         columns.ids.append(self._id(item, token))
-        columns.expected.append(
-            None if (part := parts["expected"]) is None else expected_version(part(item))
-        )
         return item if (part := parts["data"]) is None else part(item)
 
     def _encode(self, contents: Sequence[Any]) -> Mapping[int, Exception]:
@@ -239,20 +227,14 @@ class _StreamWrite(RecordWrite[MessageColumns]):
             async with statements.block(con):
                 return await self._append(con, places)
         except Exception as error:
-            if self._is_one_by_one or sqlstate(error) != UNIQUE:
+            if self._batch.maybe_applied or sqlstate(error) != UNIQUE:
                 raise
             async with statements.block(con):
                 return await self._send(con, places)
 
-    @property
-    def _is_one_by_one(self) -> bool:
-        return bool(self._batch.maybe_applied) or any(
-            version is not None for version in self._given.columns.expected
-        )
-
     async def _append(self, con: PoolConnectionProxy[Any], places: Sequence[int]) -> Answers:
         """Append all messages by one `INSERT`, if that is possible."""
-        if self._is_one_by_one:
+        if self._batch.maybe_applied:
             return await self._send(con, places)
         columns = self._given.columns
         rows = await con.fetch(_new_statement(self._schema), *columns.texts)
@@ -267,7 +249,7 @@ class _StreamWrite(RecordWrite[MessageColumns]):
             groups = [of_batch[self._given.indices[place]] for place in places]
         statement = _each_statement(self._schema)
         in_order = groups is not None and _are_mixed(groups, columns.streams)
-        rows = await con.fetch(statement, *columns.texts, columns.expected, groups, in_order)
+        rows = await con.fetch(statement, *columns.texts, groups, in_order)
         if not in_order:
             places = sorted(places, key=lambda place: self._given.columns.streams[place].encode())
         return places, rows
@@ -284,10 +266,6 @@ class _StreamWrite(RecordWrite[MessageColumns]):
                 self._details[index] = Appended(position, version, UUID(id_), time_of(at), is_new)
                 if not is_new and index in maybe:
                     self._outcomes[index] = Outcome.DUPLICATE
-            elif state == VERSION:  # `version` is that of the stream
-                expected = columns.expected[place] or 0
-                conflict = VersionConflict(stream, expected=expected, actual=version or 0)
-                self._fail(place, conflict)
             elif state == OTHER:
                 why = f"the id {columns.ids[place]} belongs to another message in the log"
                 self._fail(place, MessageIdConflict(stream, why))

@@ -115,8 +115,6 @@ class SlotStats:
     """Whether the slot is paused, or the whole subscription."""
     missed: int
     """Number of messages that were deleted before they were handled."""
-    has_settled: bool
-    """Whether messages after the position are already settled."""
     waits_for_horizon: bool
     """Whether there are messages beyond the horizon."""
 

@@ -5,9 +5,8 @@
 2. An expired lease still belongs to its holder until another one takes it: the epoch decides.
 3. All times are those of the server's clock. If it is set back, they follow: otherwise the slots of
    a process that has died would be kept for hours.
-4. Statements lock rows in the order of name and slot, so they cannot deadlock. Only `store` and
-   `keep` wait for locked rows. The other calls skip them: a row that another session has locked,
-   such as an operator's, does not delay other slots.
+4. Statements lock rows in the order of name and slot, so they cannot deadlock. They skip locked rows:
+   a row that another session has locked, such as an operator's, does not delay other slots.
 5. The response to a `lock` may be lost. The rows then name their owner, which may take them again
    immediately, and releases them at its end. Each owner therefore has one `lock` in progress at a
    time.
@@ -72,7 +71,7 @@ WITH moves AS (
     AS m (slot, before, before_metadata, after, after_metadata, epoch)
 ), rows AS (
   SELECT s.slot FROM {schema}.subscription_slot s JOIN moves m ON m.slot = s.slot
-  WHERE s.name = $1 ORDER BY s.slot FOR NO KEY UPDATE OF s {skip}
+  WHERE s.name = $1 ORDER BY s.slot FOR NO KEY UPDATE OF s SKIP LOCKED
 ), moved AS (
   UPDATE {schema}.subscription_slot s
   SET position = m.after, metadata = m.after_metadata
@@ -90,7 +89,7 @@ WHERE s.name = $1 AND {may_move} AND s.slot NOT IN (SELECT r.slot FROM rows r)
   AND (s.epoch = m.epoch
     OR m.epoch IS NULL AND (s.lease_until IS NULL OR s.lease_until <= clock_timestamp()))""",
 )
-"""With `{skip}`, rows that are locked elsewhere are not done, if they could be moved otherwise."""
+"""Rows that are locked elsewhere are not done, if they could be moved otherwise."""
 _LOCK = """
 WITH free AS (
   SELECT s.name, s.slot FROM {schema}.subscription_slot s
@@ -111,7 +110,7 @@ WITH given AS (
   SELECT s.name, s.slot, s.epoch FROM {schema}.subscription_slot s
   JOIN given w ON (w.name, w.slot) = (s.name, s.slot) AND w.epoch = s.epoch
   WHERE $4::float8 IS NULL OR s.lease_until IS NOT NULL
-  ORDER BY s.name, s.slot FOR NO KEY UPDATE OF s {skip}
+  ORDER BY s.name, s.slot FOR NO KEY UPDATE OF s SKIP LOCKED
 ), changed AS (
   UPDATE {schema}.subscription_slot s
   SET lease_until = clock_timestamp() + make_interval(secs => $4),
@@ -126,8 +125,8 @@ JOIN given w ON (w.name, w.slot) = (s.name, s.slot) AND w.epoch = s.epoch
 WHERE s.lease_until IS NOT NULL
   AND NOT EXISTS (SELECT FROM held h WHERE (h.name, h.slot) = (s.name, s.slot))
 """
-"""Without an interval the locks are released. A free lock is not extended. With `{skip}`, the locks
-of rows that are locked elsewhere are not done.
+"""Without an interval the locks are released. A free lock is not extended. The locks of rows that are
+locked elsewhere are not done.
 """
 _MEMBERS = """
 WITH seen AS (
@@ -176,7 +175,6 @@ WITH gone AS (DELETE FROM {schema}.subscription_member WHERE member = $1
 UPDATE {schema}.subscription_slot s SET owner = NULL, lease_until = NULL
 FROM held h WHERE (h.name, h.slot) = (s.name, s.slot) AND s.owner = $1
 """
-_SKIP = "SKIP LOCKED"
 _AGAIN_AFTER = (0.02, 0.1)
 """Seconds before further attempts at locked rows, such as those extended here at the same time."""
 
@@ -284,36 +282,33 @@ class PostgresSubscriptions(SchemaObject):
     async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:
         """Move slots whose stored position has not changed; return these slots.
 
-        Slots whose lock another process has are left out.
+        Slots whose lock another process has, and those that another session has locked, are left
+        out.
         """
-        return (await self._store(name, moves, ""))[0]
+        return (await self.try_store(name, moves))[0]
 
     async def try_store(
         self, name: str, moves: Mapping[int, Move]
     ) -> tuple[Collection[int], Collection[int]]:
-        """Like `store`, without waiting for slots that another session has locked; return the moved
-        slots, and the locked ones.
-        """
-        done, locked = await self._store(name, moves, _SKIP)
+        """Like `store`; return the moved slots, and those that another session has locked."""
+        done, locked = await self._store(name, moves)
         for seconds in _AGAIN_AFTER:
             if not locked:
                 break
             await LOOP_CLOCK.sleep(seconds)
             rest = {slot: moves[slot] for slot in locked}
-            moved, locked = await self._store(name, rest, _SKIP)
+            moved, locked = await self._store(name, rest)
             done |= moved
         return done, locked
 
-    async def _store(
-        self, name: str, moves: Mapping[int, Move], skip: str
-    ) -> tuple[set[int], set[int]]:
+    async def _store(self, name: str, moves: Mapping[int, Move]) -> tuple[set[int], set[int]]:
         """Return the moved slots, and those whose rows were skipped."""
         if not moves:
             return set(), set()
         own = self._leases
         before, after = zip(*moves.values(), strict=True)
         rows = await self._apply(
-            _STORE.replace("{skip}", skip),
+            _STORE,
             name,
             [*moves],
             [each.offset for each in before],
@@ -349,19 +344,16 @@ class PostgresSubscriptions(SchemaObject):
             return [*taken]
 
     async def keep(self, names: Collection[str]) -> Collection[str]:
-        """Extend these locks; return those still held."""
-        return (await self._keep(names, ""))[0]
+        """Extend these locks; return those still held, without those of locked slots."""
+        return (await self.try_keep(names))[0]
 
     async def try_keep(self, names: Collection[str]) -> tuple[Collection[str], Collection[str]]:
-        """Like `keep`, without waiting for slots that another session has locked; return the
-        extended locks, and the locked ones, which are not extended.
+        """Like `keep`; return the extended locks, and those of slots that another session has
+        locked, which are not extended.
         """
-        return await self._keep(names, _SKIP)
-
-    async def _keep(self, names: Collection[str], skip: str) -> tuple[set[str], set[str]]:
         own = self._leases
         epochs = {name: own.epochs[name] for name in names if name in own.epochs}
-        kept, skipped = await self._change(epochs, self._lease, skip)
+        kept, skipped = await self._change(epochs, self._lease)
         own.forget({name: epochs[name] for name in epochs.keys() - kept - skipped})
         return kept, skipped
 
@@ -377,11 +369,11 @@ class PostgresSubscriptions(SchemaObject):
             if left:
                 await LOOP_CLOCK.sleep(seconds)
                 rest = {name: epochs[name] for name in left}
-                _, left = await self._change(rest, None, _SKIP)
+                _, left = await self._change(rest, None)
         own.forget(epochs)  # after an error they still have to be released
 
     async def _change(
-        self, epochs: Mapping[str, int], lease: float | None, skip: str
+        self, epochs: Mapping[str, int], lease: float | None
     ) -> tuple[set[str], set[str]]:
         """Extend or end these leases; return the locks for which this is done, and those whose rows
         were skipped.
@@ -389,8 +381,7 @@ class PostgresSubscriptions(SchemaObject):
         if not epochs:
             return set(), set()
         slots = [locked_slot(name) for name in epochs]
-        statement = _CHANGE.replace("{skip}", skip)
-        rows = await self._apply(statement, *_columns(slots), [*epochs.values()], lease)
+        rows = await self._apply(_CHANGE, *_columns(slots), [*epochs.values()], lease)
         done = {slot_lock(row["name"], row["slot"]) for row in rows if row["is_done"]}
         return done, {slot_lock(row["name"], row["slot"]) for row in rows} - done
 
@@ -402,11 +393,6 @@ class PostgresSubscriptions(SchemaObject):
         if is_ahead:
             await self._ask(_FOLLOW_CLOCK, name, self._lease)
         return int(count)
-
-    @property
-    def log_schema(self) -> str:
-        """The name of the schema that contains the log."""
-        return self._schema
 
 
 class _OwnLeases:

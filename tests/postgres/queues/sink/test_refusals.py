@@ -12,7 +12,6 @@ from tests.postgres.streams.log_help import Log, role
 from sluicegate import (
     ConfigError,
     ErrorClass,
-    Outcome,
     RefusedError,
     RowBatch,
     ThrottledError,
@@ -53,24 +52,17 @@ async def test_a_full_queue_throttles_and_takes_jobs_again_when_it_has_room(
     assert [each.n for each in await stored(log)] == [2, 3]
 
 
-async def test_a_batch_of_more_jobs_than_a_queue_holds_is_enqueued_in_parts(
+async def test_a_batch_of_more_jobs_than_a_queue_holds_is_refused_with_both_numbers(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """The first ones that fit are enqueued, in order; the others are throttled."""
     await create_queue(log, max_depth=10)
-    batch = RowBatch([item(f"k{n % 3}", n) for n in range(25)], keys=[n % 3 for n in range(25)])
-    left = batch
     async with sink(log, key="key") as it:
-        for taken in (10, 10, 5):
-            errors = await send(it, left)
-            assert sorted(errors) == [*range(taken, len(left))]
-            assert {type(error) for error in errors.values()} <= {ThrottledError}
-            assert len(await stored(log)) == taken
-            async with log.connected() as con:
-                await con.execute(f"DELETE FROM {log.sql}.job")
-            if errors:
-                left = left.pick(sorted(errors))
-    assert {batch.delivery.verdict(n) for n in range(25)} == {Outcome.DELIVERED}
+        error = one_error(await send(it, RowBatch([item("a", n) for n in range(25)])), 25)
+        assert isinstance(error, RefusedError)
+        assert "the batch has 25 jobs" in str(error)
+        assert "max_depth above 10" in error.repair
+        assert await stored(log) == []
+        assert await send(it, RowBatch([item("a", n) for n in range(10)])) == {}
 
 
 async def test_jobs_that_are_known_need_no_room(log: Log, real_clock: LoopClock) -> None:
@@ -206,61 +198,3 @@ async def test_a_server_that_does_not_answer_is_unavailable(real_clock: LoopCloc
         async with made:
             pass
     assert "secret" not in str(caught.value)
-
-
-async def fails_after(log: Log, number: int, times: int) -> None:
-    """Refuse the job of this number after it was accepted that many times."""
-    async with log.connected() as con:
-        await con.execute(f"""
-            CREATE SEQUENCE {log.sql}.times;
-            CREATE FUNCTION {log.sql}.fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-              IF NEW.payload -> 'n' = '{number}' AND nextval('{log.sql}.times') > {times} THEN
-                RAISE EXCEPTION 'busy' USING ERRCODE = '53400';
-              END IF;
-              RETURN NEW;
-            END $$;
-            CREATE TRIGGER fails BEFORE INSERT ON {log.sql}.job FOR EACH ROW
-            EXECUTE FUNCTION {log.sql}.fails()
-        """)
-
-
-async def test_an_error_of_a_later_part_leaves_the_earlier_ones_delivered(
-    log: Log, real_clock: LoopClock
-) -> None:
-    """A part that fails for a reason other than capacity fails alone, and the parts behind it are
-    not sent.
-    """
-    await create_queue(log, max_depth=4)
-    await fails_after(log, 3, 1)
-    async with sink(log) as it:
-        errors = await send(it, RowBatch([item(None, n) for n in range(6)]))
-        assert {n: it.classify(error) for n, error in errors.items()} == {
-            **dict.fromkeys((2, 3), ErrorClass.TRANSIENT),
-            **dict.fromkeys((4, 5), ErrorClass.THROTTLE),
-        }
-    assert [each.n for each in await stored(log)] == [0, 1]
-
-
-async def test_answers_of_a_search_that_found_no_room_are_forgotten(
-    log: Log, real_clock: LoopClock
-) -> None:
-    """The search for a refused item passes a known one and is rolled back. Then the part with the
-    known one fails: it has no outcome.
-    """
-    await create_queue(log, max_depth=4)
-    await fails_after(log, 2, 3)
-    async with log.connected() as con:
-        await con.execute(f"ALTER TABLE {log.sql}.job ADD CHECK ((payload -> 'n')::int <> 7)")
-    ids = [f"{n:032}" for n in range(8)]
-    async with sink(log, id="id") as it:
-        assert await send(it, RowBatch([item("a", 9, id=ids[3])])) == {}
-        batch = RowBatch([item("a", n, id=ids[n]) for n in range(8)], keys=["a"] * 8)
-        result = await it.write(batch)
-    assert result is not None
-    assert {n: it.classify(error) for n, error in result.errors.items()} == {
-        **dict.fromkeys((2, 3), ErrorClass.TRANSIENT),
-        **dict.fromkeys((4, 5, 6, 7), ErrorClass.THROTTLE),
-    }
-    assert result.outcomes == {}
-    assert sorted(result.details) == [0, 1]
-    assert [each.n for each in await stored(log)] == [9, 0, 1]
