@@ -1,14 +1,11 @@
 """The errors of Sluicegate beyond the common ones, which are in `sluicegate`."""
 
-from typing import TYPE_CHECKING
-
 from ._core.errors import (
     BatcherBroken,
     CircuitOpenError,
     DeadLetterLimit,
     DeliverTimeout,
     ForkedError,
-    ItemFunctionError,
     ItemsFailed,
     ItemTooLarge,
     KeyFailedError,
@@ -36,31 +33,6 @@ from ._core.errors import (
     VersionConflict,
     WithdrawnError,
 )
-from ._core.public import later
-
-if not TYPE_CHECKING:
-    __getattr__, __dir__ = later(
-        __name__,
-        {},
-        elsewhere={
-            ".": [
-                "AddTimeout",
-                "ClosedError",
-                "ConfigError",
-                "DrainTimeout",
-                "ErrorClass",
-                "ItemFailed",
-                "PermanentError",
-                "RefusedError",
-                "SinkError",
-                "SluicegateError",
-                "ThrottledError",
-                "TransientError",
-                "UnavailableError",
-                "UnknownOutcomeError",
-            ]
-        },
-    )
 
 __all__ = [
     "BatcherBroken",
@@ -68,7 +40,6 @@ __all__ = [
     "DeadLetterLimit",
     "DeliverTimeout",
     "ForkedError",
-    "ItemFunctionError",
     "ItemTooLarge",
     "ItemsFailed",
     "KeyFailedError",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sluicegate import Batcher
 from sluicegate.batcher import Clock, Reason
 from sluicegate.batcher.gathering.gatherer import Gathering, Shape
 from sluicegate.batcher.gathering.holds import Parking
@@ -116,7 +115,6 @@ class Keyed(OneByOne, KeyedGatherer[T]):
         self.numbers = Numbers()
         self.window = AddWindow(self.ledger)
         self.woken: list[bool] = []
-        self.raised_errors: list[BaseException] = []
         super().__init__(
             self.shape,
             self.ledger,
@@ -127,7 +125,6 @@ class Keyed(OneByOne, KeyedGatherer[T]):
             evicts=evicts,
             parking=parking or Parking("skip", 1000),
             wake=self.woke,
-            on_error=self.raised_errors.append,
             breaks=lambda *_: None,
         )
 
@@ -176,7 +173,6 @@ class OfTenants(OneByOne, TenantGatherer[T]):
             self.numbers,
             window=AddWindow(self.ledger),
             now=lambda: self._now,
-            on_error=lambda _: None,
         )
 
     def _one(self, ledger: Ledger, _window: AddWindow) -> Gathering[T]:
@@ -192,7 +188,7 @@ class Moment:
 
 def gathering(**options: Any) -> tuple[Gathering[Any], Ledger]:
     """The gatherer of a batcher with these arguments, and its ledger."""
-    setup = checked_setup(Batcher, MemorySink[Any](), **options)
+    setup = checked_setup(MemorySink[Any](), **options)
     ledger = Ledger(ROOMY, None)
     made = gathering_for(
         setup,
@@ -201,7 +197,6 @@ def gathering(**options: Any) -> tuple[Gathering[Any], Ledger]:
         AddWindow(ledger),
         wake=lambda _: 0.0,
         time=Moment(),
-        on_error=lambda _: None,
         breaks=lambda *_: None,
     )
     return made, ledger

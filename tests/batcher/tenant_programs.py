@@ -17,7 +17,7 @@ from sluicegate import (
     stack,
 )
 from sluicegate.batcher import Tenants
-from sluicegate.errors import ItemFunctionError, KeyFailedError
+from sluicegate.errors import KeyFailedError
 from sluicegate.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class Program:
     def _try_add(self, thing: Thing) -> None:
         try:
             self.log.append(("try_add", thing.number, self.batcher.try_add(thing)))
-        except (ItemFunctionError, TypeError) as error:
+        except (LookupFailed, TypeError) as error:
             self.log.append(("try_add", thing.number, repr(error)))
 
     def _resume(self) -> None:
@@ -216,7 +216,7 @@ class Program:
         answer = None
         try:
             answer = await call
-        except (ItemFunctionError, TypeError, KeyFailedError, TimeoutError, ClosedError) as error:
+        except (LookupFailed, TypeError, KeyFailedError, TimeoutError, ClosedError) as error:
             self.log.append((kind, self.clock.now(), repr(error)))
         except Exception as error:
             if type(error).__name__ not in {"LedgerFull", "ItemTooLarge"}:

@@ -232,7 +232,7 @@ async def test_nothing_comes_in_beside_an_item_that_takes_the_long_way(
         return 1
 
     limits = Limits(max_pending_bytes=100)
-    setup: Setup[str] = checked_setup(BlockingBatcher, Plain(), limits=limits, size_of=size_of)
+    setup: Setup[str] = checked_setup(Plain(), limits=limits, size_of=size_of)
     batcher: InboxBatcher[str] = InboxBatcher(setup, wake=lambda: None)
     await batcher.open()
     await batcher.let_in(("item",), (None,), None)

@@ -23,7 +23,7 @@ from feed_help import (
 
 from sluicegate import Batcher, ClosedError, Limits, PermanentError
 from sluicegate.batcher import Tenants
-from sluicegate.errors import ItemFunctionError, ItemTooLarge, KeyFailedError, WithdrawnError
+from sluicegate.errors import ItemTooLarge, KeyFailedError, WithdrawnError
 from sluicegate.testing import FakeClock
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -135,7 +135,7 @@ def test_a_refused_item_affects_no_other() -> None:
             slips = slips_for(rows)
             refused = await feed.submit(rows, slips)
             assert [(index, type(error)) for index, error in refused] == [
-                (1, ItemFunctionError),
+                (1, LookupError),
                 (3, TypeError),
                 (4, ItemTooLarge),
                 (5, KeyFailedError),

@@ -28,8 +28,8 @@ from sluicegate import (
 )
 from sluicegate._core.stacking import as_sink
 from sluicegate.batcher import log
-from sluicegate.errors import BatcherBroken, ItemFunctionError
-from sluicegate.sinks import Combine, Split
+from sluicegate.errors import BatcherBroken
+from sluicegate.sinks import Split
 from sluicegate.testing import FakeClock, ScriptedSink, fail
 
 ONE = Limits(max_items=1)
@@ -202,47 +202,6 @@ async def test_an_exception_that_the_sink_lists_has_no_traceback(
     async with Batcher(stack(sink, Split(max_items=1)), limits=ONE) as batcher:
         await batcher.add_many(range(3))
     assert not [record for record in caplog.records if record.exc_info]
-
-
-async def test_what_a_function_of_an_item_raised_inside_the_stack_is_logged(
-    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The item's error is permanent; its cause is a bug and would remain hidden in a receipt."""
-
-    def key(item: dict[str, int]) -> int:
-        return item["id"]
-
-    sink = Combine(ScriptedSink[Any](), key=key, merge=lambda one, other: other)
-    async with Batcher(sink, limits=ONE) as batcher:
-        for item in ({}, {"id": 1}, {}):
-            await batcher.add(item)
-    traced = [record.exc_info[1] for record in caplog.records if record.exc_info]
-    assert [type(error) for error in traced] == [KeyError]
-
-
-@pytest.mark.parametrize("name", ["key", "tenant", "size_of"])
-async def test_what_key_tenant_or_size_raises_reaches_the_producer_and_the_log_once(
-    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    """A producer that swallows errors would hide it."""
-
-    def broken(item: int) -> int:
-        return 1 // item
-
-    limits = Limits(max_items=5, max_bytes=10) if name == "size_of" else Limits(max_items=5)
-    arguments: Any = {name: broken}
-    async with Batcher(ScriptedSink[int](), limits=limits, **arguments) as batcher:
-        for item in (3, 0, 0):
-            for call in (batcher.add, batcher.submit, lambda item: batcher.add_many([item])):
-                if item:
-                    await call(item)
-                else:
-                    with pytest.raises(ItemFunctionError, match=f": {name}=.* raised ") as caught:
-                        await call(item)
-                    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-        assert batcher.tally().accepted == 3
-    traced = [record.exc_info[0] for record in caplog.records if record.exc_info]
-    assert traced == [ZeroDivisionError]
 
 
 def test_the_kinds_that_are_remembered_are_bounded(caplog: pytest.LogCaptureFixture) -> None:

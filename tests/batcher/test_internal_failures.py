@@ -26,7 +26,6 @@ from sluicegate import (
     Backoff,
     Batch,
     Batcher,
-    BlockingBatcher,
     Limits,
     Observer,
     Outcome,
@@ -260,7 +259,7 @@ class ThreadStory(Story):
     """Items come through the inbox of a `BlockingBatcher`, without its thread."""
 
     def make(self, *args: Any, **options: Any) -> Batcher[int]:
-        setup = checked_setup(BlockingBatcher, *args, **options)
+        setup = checked_setup(*args, **options)
         self.inner: InboxBatcher[int] = InboxBatcher(
             setup, lambda: self.clock.loop.call_soon(self.inner.take_in)
         )

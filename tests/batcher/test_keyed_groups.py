@@ -15,7 +15,7 @@ from tests.seeds import run_by
 from sluicegate import Batcher, DeadLetter, Limits, PermanentError, Receipt, stack
 from sluicegate.batcher import Reason
 from sluicegate.batcher.gathering.pack import AddGroup
-from sluicegate.errors import ItemFunctionError, KeyFailedError
+from sluicegate.errors import KeyFailedError
 from sluicegate.testing import FakeSink, ScriptedSink, fail
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ async def test_a_group_with_a_key_that_is_none_is_refused_as_a_whole(fake_clock:
     sink: FakeSink[int] = FakeSink()
     for bad, error in (
         (lambda item: [item], TypeError),
-        (lambda item: 1 // (item - 5), ItemFunctionError),
+        (lambda item: 1 // (item - 5), ZeroDivisionError),
     ):
 
         def key(item: int, bad: Any = bad) -> object:

@@ -46,16 +46,7 @@ async def with_two(batch: Batch[Any], more: object) -> None: ...
     [
         (
             {"max_items": 500},
-            r"max_items=500: is one of the limits; pass limits=Limits\(max_items=...\)",
-        ),
-        ({"limit": Limits()}, r"Batcher has no such argument; .*; did you mean limits\?"),
-        (
-            {"max_size": 5},
-            r"max_size=5: \w+ has no such .*; did you mean limits=Limits\(max_items=...\)\?",
-        ),
-        (
-            {"colour": "red"},
-            r"colour=\.\.\.: \w+ has no such argument; it takes sink, limits=Limits\(max_items, max",
+            r"max_items=\.\.\.: \w+ has no such argument; it takes sink, limits, name",
         ),
         ({"limits": Limits}, r"limits=<class 'sluicegate.*Limits'>: must be a Limits\(\.\.\.\)"),
         ({"limits": {"max_items": 5}}, "must be a Limits"),
@@ -83,12 +74,8 @@ def test_a_wrong_argument_is_named_with_the_right_one(
         (Recording, r"is a class; pass an instance: Recording\(\.\.\.\)"),
         (without_a_batch, "must take one argument, the batch"),
         (with_two, "must take one argument, the batch"),
-        (
-            "postgresql://localhost",
-            r"'postgresql://\.\.\.': is text, not a sink; write PostgresSink\(dsn, table=",
-        ),
+        ("postgresql://localhost", r"'postgresql://\.\.\.': must have `async def write"),
         (5, r"must have `async def write\(self, batch\)`, or be a function of a batch"),
-        ([], "is a list; pass sinks one by one"),
     ],
 )
 def test_what_is_no_sink_is_told_at_construction(sink: Any, message: str) -> None:
@@ -99,9 +86,7 @@ def test_what_is_no_sink_is_told_at_construction(sink: Any, message: str) -> Non
 
 def test_a_coroutine_is_no_sink() -> None:
     """It is closed, so that Python does not warn that it was never awaited."""
-    with pytest.raises(
-        ConfigError, match="is a coroutine; pass the function itself, without calling it"
-    ):
+    with pytest.raises(ConfigError, match="must have `async def write"):
         new(without_a_batch())
 
 
@@ -153,7 +138,7 @@ async def test_a_plain_function_that_blocks_does_not_hold_the_loop(real_clock: L
         ),
         (
             lambda batch: WriteResult.failed(batch, {7: ValueError()}),
-            r"errors for items \[7\] of a batch of 2 items",
+            r"errors are given for \[7\] in a batch of 2 items",
         ),
         (
             lambda batch: WriteResult.from_outcomes(batch, cast("Any", [None, "ok"])),

@@ -372,9 +372,9 @@ async def test_without_such_an_observer_the_source_is_not_asked(fake_clock: Fake
     [
         (ConsumerObserver(), r"must be a list of observers: observers=\[observer\]"),
         ("prometheus", "must be a list of observers"),
-        ([ConsumerObserver], r"observers\[0\]=.* is a class; pass an instance: ConsumerObserver"),
-        ([Observer()], "watches batchers; pass a ConsumerObserver, such as PrometheusConsumerObs"),
-        ([ConsumerObserver(), 3], r"observers\[1\]=3: must be a ConsumerObserver"),
+        ([ConsumerObserver], r"observers\[0\]=.* must be an instance of a ConsumerObserver"),
+        ([Observer()], "must be an instance of a ConsumerObserver"),
+        ([ConsumerObserver(), 3], r"observers\[1\]=3: must be an instance"),
         ([WantsLag(-1.0)], r"observers\[0\].lag_every=-1.0"),
     ],
     ids=["one", "text", "class", "of batchers", "number", "lag"],

@@ -39,11 +39,14 @@ def numbers(kind: Any, values: list[int | None]) -> Any:
 
 
 SHOWN: dict[str, tuple[Any, list[Any]]] = {
-    "date32": (numbers(pa.date32(), DAYS), ["29349-01-26", "-0768-02-04", "5881580-07-11"]),
-    "timestamp s": (numbers(pa.timestamp("s"), [0, 10**12]), ["33658-09-27T01:46:40"]),
+    "date32": (
+        numbers(pa.date32(), DAYS),
+        [str(day) for day in DAYS if day is not None and not -719_162 <= day <= 2_932_896],
+    ),
+    "timestamp s": (numbers(pa.timestamp("s"), [0, 10**12]), [str(10**12)]),
     "timestamp us": (
         numbers(pa.timestamp("us", "UTC"), [0, 10**18 + 5]),
-        ["33658-09-27T01:46:40.000005Z"],
+        [str(10**18 + 5)],
     ),
     "duration": (numbers(pa.duration("s"), [0, 2**62]), [str(2**62)]),
     "text": (BROKEN, ["\\xffA"]),
@@ -64,7 +67,7 @@ SHOWN: dict[str, tuple[Any, list[Any]]] = {
         pa.array([{"a": 1}, [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8())),
         [[("a", 1), ("a", 2)]],
     ),
-    "unknown zone": (numbers(pa.timestamp("us", "Nowhere/Land"), [0]), ["1970-01-01T00:00:00Z"]),
+    "unknown zone": (numbers(pa.timestamp("us", "Nowhere/Land"), [0]), ["0"]),
 }
 
 

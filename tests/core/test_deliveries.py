@@ -255,5 +255,5 @@ def test_answers_by_position_have_a_checked_length() -> None:
         WriteResult.from_outcomes(batch, [None, None])
     with pytest.raises(ResultMismatch, match="answer 1 is 5"):
         WriteResult.from_outcomes(batch, [None, 5, None])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]  # the point
-    with pytest.raises(ResultMismatch, match=r"errors for items \[3\]"):
+    with pytest.raises(ResultMismatch, match=r"errors are given for \[3\]"):
         WriteResult.failed(batch, {3: ValueError()})

@@ -44,7 +44,7 @@ class Plain(Generic[T]):
 
 
 class Ordered:
-    @takes(Shared, made, before={"own": ("name",)}, rest="misplaced")
+    @takes(Shared, made, before={"own": ("name",)})
     def __init__(self, *, own: bool = True, **options: Unpack[Shared[str]]) -> None:
         self.own = own
         self.options = dict(options)
@@ -58,10 +58,10 @@ def test_the_signature_shows_each_option_with_its_default() -> None:
     assert Plain.__init__.__doc__ == "Its docstring."
 
 
-def test_options_stand_where_they_are_placed_and_the_rest_ends_the_signature() -> None:
+def test_options_stand_where_they_are_placed() -> None:
     assert str(inspect.signature(Ordered)) == (
         "(*, name: 'str | None' = None, own: 'bool' = True, size: 'int' = 3, "
-        "key: 'Callable[[T], object] | None' = None, **misplaced: 'Never') -> 'None'"
+        "key: 'Callable[[T], object] | None' = None) -> 'None'"
     )
 
 
@@ -72,16 +72,9 @@ def test_options_reach_the_function_and_absent_ones_have_their_default() -> None
 
 
 def test_an_unknown_keyword_is_refused_by_name() -> None:
-    """With the nearest name, and with all of them: the nearest one may be wrong, or missing."""
     takes = "Plain has no such argument; it takes items, own, size, name, key"
-    with pytest.raises(ConfigError, match=rf"^sise=1: {takes}; did you mean size\?$"):
+    with pytest.raises(ConfigError, match=rf"^sise=\.\.\.: {takes}$"):
         Plain([], sise=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    with pytest.raises(ConfigError, match=rf"^colour=1: {takes}$"):
-        Plain([], colour=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-
-
-def test_with_a_rest_unknown_keywords_reach_the_function() -> None:
-    assert Ordered(sise=1, size=2).options == {"sise": 1, "size": 2}  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
 def test_an_option_without_a_home_is_an_error_at_decoration() -> None:
@@ -91,6 +84,5 @@ def test_an_option_without_a_home_is_an_error_at_decoration() -> None:
 
 @pytest.mark.parametrize("sink", [HttpSink, ElasticsearchSink])
 def test_an_argument_of_the_access_is_named_as_such(sink: Callable[..., object]) -> None:
-    call = rf"write {sink.__name__}\(HttpAccess\(..., auth=...\), ...\)"
-    with pytest.raises(ConfigError, match=rf"^auth=\.\.\.: is an argument of HttpAccess; {call}"):
+    with pytest.raises(ConfigError, match=r"^auth=\.\.\.: is an argument of HttpAccess"):
         sink("http://localhost", auth="secret")

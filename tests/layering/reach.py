@@ -132,7 +132,6 @@ PROBES = {
     },
     "an argument of the user's, which is checked": {
         ("sluicegate._core.stacking", "write"),
-        ("sluicegate._core.keywords", "write"),
         ("sluicegate._core.stacking", "write"),
         ("sluicegate._core.checks", "call_at"),
         ("sluicegate.batcher.setup", "on_flushed"),

@@ -358,8 +358,7 @@ def a_late_completion_changes_the_report(monkeypatch: pytest.MonkeyPatch) -> Non
 def what_was_cut_off_at_the_destination_counts_as_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are returned to the caller, which sends them again."""
     for code in (states.CUT, states.SENDING):
-        rule = states.TABLE[code]._replace(verdict=Outcome.UNSENT)
-        monkeypatch.setitem(states.TABLE, code, rule)
+        monkeypatch.setitem(states.VERDICTS, code, Outcome.UNSENT)
     monkeypatch.setattr(Delivery, "interrupted", lambda self, indices: None)
 
 

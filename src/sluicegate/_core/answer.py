@@ -18,7 +18,7 @@ from .outcome import Outcome
 from .text import repr_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 SHOWN = 5
@@ -33,21 +33,16 @@ def checked_indices(indices: object, size: int) -> Sequence[int]:
             raise _stray(stray, size)
         return indices
     try:
-        given = list(islice(cast("Iterable[Any]", indices), size + 1))
-        if {*map(type, given)} - {int}:
-            given = [_whole(each) for each in given]
+        given = [*map(whole, islice(cast("Iterable[Any]", indices), size + 1))]
     except Exception as error:
         raise ResultMismatch(
             f"settle: the indices cannot be read ({type(error).__name__}); give the batch's own "
             "indices, whole numbers from 0"
         ) from error
-    if not given:
-        return ()
-    if min(given) < 0 or max(given) >= size:
+    if given and (min(given) < 0 or max(given) >= size):
         raise _stray([i for i in given if not 0 <= i < size], size)
     if len(set(given)) != len(given):
-        twice = f"settle: an index is repeated in {_some(given)}"
-        raise ResultMismatch(f"{twice}; give each item of the batch at most once")
+        raise ResultMismatch("settle: an index is repeated; give each item at most once")
     return given
 
 
@@ -62,12 +57,8 @@ def checked_outcome(outcome: object) -> Outcome:
 
 
 def settled_details(details: object) -> Mapping[int, object] | None:
-    """Check the details of a `settle`, and copy them unless they are immutable. Raises
-    `ResultMismatch`.
-    """
-    if details is None or isinstance(details, SameDetail):
-        return details
-    return checked_mapping("settle: the details", details)
+    """Check and copy the details of a `settle`. Raises `ResultMismatch`."""
+    return None if details is None else checked_mapping("settle: the details", details)
 
 
 def checked_mapping(what: str, mapping: object) -> dict[Any, Any]:
@@ -114,55 +105,10 @@ def _by_index(what: str, mapping: object, size: int) -> dict[int, Any]:
     found = checked_mapping(what, mapping)
     if not found or ({*map(type, found)} == {int} and min(found) >= 0 and max(found) < size):
         return found
-    for i in found:
-        if isinstance(i, bool) or not isinstance(i, int):
-            given = f"{what} are given for {repr_of(i)}"
-            raise ResultMismatch(f"{given}; give indices of the batch, whole numbers from 0")
-    if stray := [i for i in found if not 0 <= i < size]:
-        found_for = f"{what} for items {_some(stray)} of a batch of {size} items"
-        raise ResultMismatch(f"{found_for}; the outcome of every item is unknown")
-    return found
-
-
-def _whole(index: object) -> int:
-    if isinstance(index, bool):
-        raise TypeError
-    return whole(cast("Any", index))
+    given = f"{what} are given for {repr_of([*found][:SHOWN])} in a batch of {size} items"
+    raise ResultMismatch(f"{given}; give indices of the batch, whole numbers from 0")
 
 
 def _stray(stray: Sequence[int], size: int) -> ResultMismatch:
-    given = f"settle: {_some(stray)} are not indices of a batch of {size} items"
+    given = f"settle: {stray[:SHOWN]} are not indices of a batch of {size} items"
     return ResultMismatch(f"{given}; the outcome of every item that was not settled is unknown")
-
-
-def _some(indices: Sequence[int]) -> str:
-    shown = ", ".join(map(str, indices[:SHOWN]))
-    return f"[{shown}]" if len(indices) <= SHOWN else f"[{shown}, ...]"
-
-
-class SameDetail(Mapping[int, object]):
-    """Maps each index of a range to the same detail, without an entry per item. Immutable."""
-
-    __slots__ = ("_detail", "_indices")
-
-    def __init__(self, indices: range, detail: object) -> None:
-        self._indices = indices
-        self._detail = detail
-
-    def __getitem__(self, index: int) -> object:
-        if index in self._indices:
-            return self._detail
-        raise KeyError(index)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._indices)
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-
-def same_detail(indices: Sequence[int], detail: object) -> Mapping[int, object]:
-    """The same detail for each of these items."""
-    if isinstance(indices, range):
-        return SameDetail(indices, detail)
-    return dict.fromkeys(indices, detail)

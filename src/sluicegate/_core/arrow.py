@@ -10,7 +10,7 @@ A value without a Python equivalent affects only its own row:
 2. Rows are then created value by value. An *unreadable* row is refused with `PermanentError`, which
    names the column and the reason.
 3. A dead letter shows an unreadable value as text: bytes that are not UTF-8 as escapes, dates and
-   timestamps in ISO 8601 with their actual year.
+   timestamps as their number in the unit of the column, counted from 1970.
 4. A map is a dictionary, at any depth; pyarrow itself returns a list of pairs. A map that has a key
    twice, or a key that Python cannot hash, is unreadable, and is shown as that list.
 """
@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 TIME_ZONE = b"sluicegate.time_zone"
 """Schema metadata key: the time zone of dates and timestamps without a zone; UTC if missing."""
-
-_DAYS_OF_CYCLE = 146_097
-"""Period of the calendar, in days: 400 years."""
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class ArrowBatch(Batch[Row]):
@@ -271,30 +267,4 @@ def _shown(scalar: Any) -> Any:
             return pairs
     if hasattr(scalar, "values") and scalar.values is not None:
         return values_of(scalar.values)[0]
-    if kind.startswith("date32"):
-        return _date(scalar.value)
-    if kind.startswith("date64"):
-        return _date(scalar.value // 86_400_000)
-    if kind.startswith("timestamp"):
-        return _moment(scalar.value, scalar.type.unit) + ("Z" if scalar.type.tz else "")
     return str(getattr(scalar, "value", scalar))
-
-
-def _moment(value: int, unit: str) -> str:
-    seconds, rest = divmod(value, _PER_SECOND[unit])
-    days, second = divmod(seconds, 86_400)
-    fraction = f".{rest:0{len(str(_PER_SECOND[unit])) - 1}d}" if rest else ""
-    return f"{_date(days)}T{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}{fraction}"
-
-
-def _date(days: int) -> str:
-    """Format days since 1970-01-01 in ISO 8601, proleptic Gregorian; the year before 1 is 0."""
-    # counted from 0000-03-01, so that a leap day is the last day of its year
-    cycles, day = divmod(days + 719_468, _DAYS_OF_CYCLE)
-    years = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
-    day -= 365 * years + years // 4 - years // 100
-    month = (5 * day + 2) // 153
-    day -= (153 * month + 2) // 5
-    year = years + 400 * cycles + (month > 9)
-    sign = "-" if year < 0 else ""
-    return f"{sign}{abs(year):04d}-{(month + 2) % 12 + 1:02d}-{day + 1:02d}"

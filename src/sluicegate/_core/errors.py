@@ -15,7 +15,6 @@
     ├── KeyFailedError                    our state: an earlier item of the key has failed, and on_key_failure="fail"
     ├── AddTimeout (TimeoutError)         our state: no capacity in time; carries retry_after
     │   └── LedgerFull                    our state: overflow="reject" and the ledger is full
-    ├── ItemFunctionError                 the caller's mistake: key=, tenant= or size_of= raised for the item
     ├── ItemTooLarge (ValueError)         the caller's mistake: larger than the ledger, or than oversize="reject" allows
     ├── DrainTimeout (TimeoutError)       our state: a shutdown ended with items left; carries the report
     ├── ItemFailed                        raised by deliver and receipts: the outcome and its cause
@@ -167,13 +166,6 @@ class LedgerFull(AddTimeout):
 
 class ItemTooLarge(SluicegateError, ValueError):
     """The item is larger than the whole ledger, or than `max_bytes` with `oversize="reject"`."""
-
-
-class ItemFunctionError(SluicegateError):
-    """A function of items (`key=`, `tenant=`, `size_of=`) raised; the item was not accepted.
-
-    The function's exception is the `__cause__`.
-    """
 
 
 class DrainTimeout(SluicegateError, TimeoutError):

@@ -35,20 +35,16 @@ async def called(function: Callable[[Any], Any], argument: object) -> Any:
 
     Suspends while loading. Raises the errors of the function and of loading.
     """
-    try:
-        answer = function(argument)
-        return await answer if inspect.isawaitable(answer) else answer
-    except NotLoaded as error:
-        missing = error
-    return await called_again(missing, function, argument)
-
-
-async def called_again(missing: NotLoaded, function: Callable[[Any], Any], argument: object) -> Any:
-    """Like `called`, after a first call that lacked something."""
     while True:
-        await missing.load()
         try:
             answer = function(argument)
             return await answer if inspect.isawaitable(answer) else answer
         except NotLoaded as error:
             missing = error
+        await missing.load()
+
+
+async def called_again(missing: NotLoaded, function: Callable[[Any], Any], argument: object) -> Any:
+    """Like `called`, after a first call that lacked something."""
+    await missing.load()
+    return await called(function, argument)

@@ -225,19 +225,7 @@ def checked_consumer_observers(given: object) -> tuple[ConsumerObserver, ...]:
     observers = tuple(cast("Iterable[Any]", given))
     for place, observer in enumerate(observers):
         if not isinstance(observer, ConsumerObserver):
-            raise bad(f"observers[{place}]", observer, _rule(observer))
+            rule = "must be an instance of a ConsumerObserver, such as ConsumerTracing()"
+            raise bad(f"observers[{place}]", observer, rule)
         optional_seconds(f"observers[{place}].lag_every", observer.lag_every, usual=LONG_TIMEOUT)
     return observers
-
-
-def _rule(observer: object) -> str:
-    if isinstance(observer, type) and issubclass(observer, ConsumerObserver):
-        return f"is a class; pass an instance: {observer.__name__}()"
-    if isinstance(observer, Observer) or (
-        isinstance(observer, type) and issubclass(observer, Observer)
-    ):
-        return (
-            "watches batchers; pass a ConsumerObserver, such as PrometheusConsumerObserver() or "
-            "OpenTelemetryConsumerObserver()"
-        )
-    return "must be a ConsumerObserver, such as PrometheusConsumerObserver() or ConsumerTracing()"

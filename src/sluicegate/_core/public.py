@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.util import resolve_name
 from types import FunctionType
 from typing import TYPE_CHECKING
 
@@ -55,25 +54,18 @@ def _is_home(module: str) -> bool:
 def later(
     home: str,
     table: Mapping[str, Sequence[str]],
-    elsewhere: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return a `__getattr__` and a `__dir__` for the package `home` that import lazily.
 
     Each subpackage in `table` is imported on the first access of it or of one of its listed names.
-    A sibling package of `home` begins with a dot. Names in `elsewhere` (by subpackage), which users
-    may expect here, raise an `ImportError` with the correct import; the message of an
-    `AttributeError` would be replaced by `from`.
+    A sibling package of `home` begins with a dot.
     """
     module = sys.modules[home]
     source = {name: subpackage for subpackage, names in table.items() for name in names}
-    misplaced = {name: part for part, names in (elsewhere or {}).items() for name in names}
 
     def find(name: str) -> object:
         if name in table:
             return import_module(f".{name}", home)  # binds the name
-        if name in misplaced:
-            right = f"from {resolve_name(f'.{misplaced[name]}', home)} import {name}"
-            raise ImportError(f"{name} is not in {home}; write: {right}", name=home)
         if name not in source:
             raise AttributeError(
                 f"module {home!r} has no attribute {name!r}", name=name, obj=module

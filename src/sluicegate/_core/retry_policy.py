@@ -96,18 +96,6 @@ class Backoff:
         return self.rng.uniform(bound / 2 if self.jitter == "equal" else 0.0, bound)
 
 
-def _without_jitter() -> Backoff:
-    return Backoff(jitter="none")
-
-
-def _final() -> frozenset[ErrorClass]:
-    return frozenset({ErrorClass.PERMANENT, ErrorClass.STOPPED})
-
-
-def _uncounted() -> frozenset[ErrorClass]:
-    return frozenset({ErrorClass.THROTTLE, ErrorClass.UNAVAILABLE, ErrorClass.REFUSED})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """Settings of a retry. They are checked by the function or class that receives them. Durations
@@ -132,9 +120,15 @@ class RetryPolicy:
     max_seconds: float | timedelta | None = None
     give_up_after: float | timedelta | None = None
     max_retry_after: float | timedelta = LONGEST_ASKED
-    backoff: BackoffFunction = field(default_factory=_without_jitter)
-    final: frozenset[ErrorClass] = field(default_factory=_final)
-    uncounted: frozenset[ErrorClass] = field(default_factory=_uncounted)
+    backoff: BackoffFunction = field(default_factory=lambda: Backoff(jitter="none"))
+    final: frozenset[ErrorClass] = field(
+        default_factory=lambda: frozenset({ErrorClass.PERMANENT, ErrorClass.STOPPED})
+    )
+    uncounted: frozenset[ErrorClass] = field(
+        default_factory=lambda: frozenset(
+            {ErrorClass.THROTTLE, ErrorClass.UNAVAILABLE, ErrorClass.REFUSED}
+        )
+    )
 
     def is_over(self, kind: ErrorClass, counted: int) -> bool:
         """Return whether an error of `kind` ends the work; `counted` includes its attempt."""
@@ -182,15 +176,14 @@ def check_backoff(name: str, value: object) -> None:
 
 
 def _classes(name: str, value: object) -> frozenset[ErrorClass]:
-    if not _is_set_of_classes(value):
-        raise checks.bad(name, value, "must be a set of ErrorClass, such as {ErrorClass.PERMANENT}")
-    return frozenset(cast("set[ErrorClass]", value))
-
-
-def _is_set_of_classes(value: object) -> bool:
-    return isinstance(value, (set, frozenset)) and all(
-        isinstance(each, ErrorClass) for each in cast("set[object]", value)
-    )
+    given = cast("set[object]", value) if isinstance(value, (set, frozenset)) else {value}
+    if given - set(ErrorClass):
+        raise checks.bad(
+            name,
+            cast("object", value),
+            "must be a set of ErrorClass, such as {ErrorClass.PERMANENT}",
+        )
+    return frozenset(cast("set[ErrorClass]", given))
 
 
 class RetryState:

@@ -18,7 +18,6 @@ from .text import repr_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sized
 
-    from .batch import Lineage
     from .classify import Classifier
 
 T = TypeVar("T")
@@ -28,8 +27,8 @@ T = TypeVar("T")
 class WriteResult:
     """A sink's result for each item of a batch. Create it with `from_outcomes` or `failed`.
 
-    It is checked after `write` has returned it. If it does not fit the batch (`ResultMismatch`), or
-    was created for another batch of a batcher, every unsettled item is `unknown`.
+    It is checked after `write` has returned it. If it does not fit the batch (`ResultMismatch`),
+    every unsettled item is `unknown`.
     """
 
     size: int
@@ -39,8 +38,6 @@ class WriteResult:
     """Outcomes of items that succeeded other than by plain delivery, by index."""
     details: Mapping[int, object] = field(default_factory=dict[int, object])
     """Objects for the receipts of items, by index: a returned row, an offset, an id."""
-    lineage: Lineage | None = field(default=None, repr=False, compare=False)
-    """The lineage of its batch, if the batch was sealed by a batcher."""
 
     @classmethod
     def from_outcomes(
@@ -57,7 +54,11 @@ class WriteResult:
         item is then unknown.
         """
         size = len(batch)
-        answers = _listed(outcomes, size)
+        try:
+            answers: list[object] = list(islice(outcomes, size + 1))  # may be infinite
+        except TypeError as error:
+            given = f"the answers are {repr_of(outcomes)}"
+            raise ResultMismatch(f"{given}; give one for each item of the batch") from error
         if len(answers) != size:
             many = len(answers) if len(answers) <= size else f"more than {size}"
             given = f"{many} answers for a batch of {size} items"
@@ -74,7 +75,7 @@ class WriteResult:
                 given = f"answer {index} is {repr_of(answer)}"
                 raise ResultMismatch(f"{given}; expected None, a safe outcome or an exception")
         told = checked_details(details or {}, size)
-        return cls(size, errors, others, told, _sealed_lineage(batch))
+        return cls(size, errors, others, told)
 
     @classmethod
     def failed(
@@ -90,7 +91,7 @@ class WriteResult:
         """
         size = len(batch)
         failures, told = checked_errors(errors, size), checked_details(details or {}, size)
-        return cls(size, failures, {}, told, _sealed_lineage(batch))
+        return cls(size, failures, {}, told)
 
 
 def checked_result(
@@ -102,30 +103,11 @@ def checked_result(
     if not isinstance(told, int) or told != size:
         given = f"a result for {repr_of(told)} items answers a batch of {size}"
         raise ResultMismatch(f"{given}; the outcome of every item is unknown")
-    if result.lineage is not None and result.lineage is not batch.lineage:
-        given = f"a result for batch {result.lineage.id} answers batch {batch.id}"
-        raise ResultMismatch(f"{given}; make a new one for every write")
     errors, outcomes = checked_errors(result.errors, size), checked_outcomes(result.outcomes, size)
     if both := errors.keys() & outcomes.keys():
         given = f"items {sorted(both)[:5]} have an error and an outcome"
         raise ResultMismatch(f"{given}; give each item one of them")
     return errors, outcomes, checked_details(result.details, size)
-
-
-def _listed(outcomes: Iterable[Outcome | BaseException | None], size: int) -> list[object]:
-    is_sized = isinstance(outcomes, (list, tuple))
-    try:  # reads one surplus answer at most: an iterable may be infinite
-        return list(outcomes if is_sized else islice(outcomes, size + 1))
-    except TypeError as error:
-        given = f"the answers are {repr_of(outcomes)}"
-        raise ResultMismatch(f"{given}; give one for each item of the batch") from error
-
-
-def _sealed_lineage(batch: Sized) -> Lineage | None:
-    """Return the lineage of a sealed batch; `None` for a batch that a sink created."""
-    if isinstance(batch, Batch) and batch.lineage.sealed_at is not None:
-        return batch.lineage
-    return None
 
 
 T_contra = TypeVar("T_contra", contravariant=True)

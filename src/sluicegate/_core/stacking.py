@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import io
-import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .checks import accepts, bad, is_async, shown
@@ -19,11 +17,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-_BY_SCHEME = {
-    ("postgresql://", "postgres://"): "PostgresSink(dsn, table=..., columns=...)",
-    ("http://", "https://"): "HttpSink(url)",
-}
 
 
 def stack(base: SinkLike[T], *decorators: Decorator[T]) -> Sink[T]:
@@ -113,39 +106,12 @@ def is_same_sink(one: object, other: object) -> bool:
 def _why_no_sink(sink: object) -> str | None:
     """Say why something is not a sink, and what to write instead; `None` for a sink."""
     if isinstance(sink, type):
-        return f"is a class; pass an instance: {_instance_of(sink)}"
+        return f"is a class; pass an instance: {sink.__name__}(...)"
     if isinstance(sink, SinkDecorator):
         return f"is a decorator without its sink; write stack(sink, {type(sink).__name__}(...))"
-    if isinstance(sink, io.IOBase):
-        return "is an open file; write FileSink(path)"
-    if callable(write := getattr(sink, "write", None)):
-        return None if accepts(write, 1) else "its `write` must take one argument, the batch"
-    if callable(sink):
-        return _why_no_function(sink)
-    return _why_no_object(sink)
-
-
-def _instance_of(kind: type) -> str:
-    made = f"{kind.__name__}(...)"
-    return f"stack(sink, {made})" if issubclass(kind, SinkDecorator) else made
-
-
-def _why_no_function(function: object) -> str | None:
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    write = getattr(sink, "write", sink)
+    if not callable(write) or isinstance(sink, io.IOBase):
+        return "must have `async def write(self, batch)`, or be a function of a batch"
+    if inspect.isgeneratorfunction(write) or inspect.isasyncgenfunction(write):
         return "is a generator function; write the batch and return nothing, without `yield`"
-    return None if accepts(function, 1) else "must take one argument, the batch"
-
-
-def _why_no_object(thing: object) -> str:
-    if inspect.iscoroutine(thing):
-        return "is a coroutine; pass the function itself, without calling it"
-    if isinstance(thing, (str, os.PathLike)):
-        text = os.fspath(cast("str | os.PathLike[str]", thing))
-        made = next((made for known, made in _BY_SCHEME.items() if text.startswith(known)), None)
-        return f"is text, not a sink; write {made or f'FileSink({shown(text)})'}"
-    if isinstance(thing, Mapping):
-        return "is a mapping; pass one sink, such as Router(choose, {name: sink, ...})"
-    if isinstance(thing, (list, tuple, set, frozenset)):
-        kind = type(cast("object", thing)).__name__
-        return f"is a {kind}; pass sinks one by one, as in FanOut(first, second)"
-    return "must have `async def write(self, batch)`, or be a function of a batch"
+    return None if accepts(write, 1) else "must take one argument, the batch"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,30 +22,11 @@ if TYPE_CHECKING:
 
     TraceHeaders: TypeAlias = Mapping[str, str]
 
+SpanContext: TypeAlias = Any
+"""OpenTelemetry's `SpanContext`."""
+
 TRACE_HEADERS = frozenset({"traceparent", "tracestate"})
 NO_TRACE: TraceHeaders = {}
-
-
-class SpanContext(Protocol):
-    """The used part of OpenTelemetry's `SpanContext`."""
-
-    @property
-    def trace_id(self) -> int: ...
-    @property
-    def span_id(self) -> int: ...
-    @property
-    def trace_flags(self) -> int: ...
-    @property
-    def trace_state(self) -> Any: ...
-    @property
-    def is_valid(self) -> bool: ...
-
-
-class Span(Protocol):
-    """The used part of OpenTelemetry's `Span`."""
-
-    def is_recording(self) -> bool: ...
-    def get_span_context(self) -> SpanContext: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +44,8 @@ class WriteTrace:
     batch_id: str
     items: Mapping[int, SpanContext]
     """By index in the sealed batch."""
-    span: Span | None
-    """`None` if nothing is to be attached."""
+    span: Any
+    """OpenTelemetry's `Span`; `None` if nothing is to be attached."""
 
     @property
     def headers(self) -> TraceHeaders:

@@ -288,20 +288,16 @@ def check_same_parts(unit: Unit, known: Unit) -> None:
     """Raise `UnitRefused` if the committed `known` has the same version but other parts."""
     if (unit.application, unit.version) != (known.application, known.version):
         return
-    this = f"unit={unit.name!r}: version {unit.version} of {unit.application!r} was committed in"
-    if (unit.parts, unit.rule) != (known.parts, known.rule):
-        raise UnitRefused(
-            f"{this} {known.parts} parts by the rule {known.rule!r}, and now has {unit.parts} parts "
-            f"by {unit.rule!r}; these parts have other rows, so some rows would be written twice "
-            "and others never; use the old parts and rule until this version is complete"
-        )
-    if unit.types and known.types and unit.types != known.types:
-        raise UnitRefused(
-            f"{this} parts by {unit.rule!r} of {known.types!r}, and now has parts by {unit.rule!r} "
-            f"of {unit.types!r}; equal values of other types belong to other parts, so some rows "
-            "would be written twice and others never; use the old types until this version is "
-            "complete"
-        )
+    has_same_types = not (unit.types and known.types) or unit.types == known.types
+    if (unit.parts, unit.rule) == (known.parts, known.rule) and has_same_types:
+        return
+    raise UnitRefused(
+        f"unit={unit.name!r}: version {unit.version} of {unit.application!r} was committed in "
+        f"{known.parts} parts by the rule {known.rule!r} of {known.types!r}, and now has "
+        f"{unit.parts} parts by {unit.rule!r} of {unit.types!r}; these parts have other rows, so "
+        "some rows would be written twice and others never; use the old parts, rule and types "
+        "until this version is complete"
+    )
 
 
 def check_same_rows(unit: Unit, known: Counts, counts: Counts) -> None:

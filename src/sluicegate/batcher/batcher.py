@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .._core import checks
 from .._core.batch import Reason
-from .._core.errors import ConfigError, DeliverTimeout, DrainTimeout
+from .._core.errors import ConfigError, DeliverTimeout
 from .._core.keywords import takes
 from .._core.order.keys import identity
 from .._core.runtime import process_fork
@@ -127,9 +127,9 @@ class Batcher(Generic[T]):
         ConfigError: a bad argument, naming it, its value and the rule. Nothing has been started.
     """
 
-    @takes(BatcherOptions, checked_setup, rest="misplaced")
+    @takes(BatcherOptions, checked_setup)
     def __init__(self, sink: SinkLike[T], **options: Unpack[BatcherOptions[T]]) -> None:
-        self._use(checked_setup(type(self), sink, **options))
+        self._use(checked_setup(sink, **options))
 
     def _use(self, setup: Setup[T]) -> None:
         self.setup = setup
@@ -190,11 +190,10 @@ class Batcher(Generic[T]):
     ) -> None:
         was_told = self.report is not None  # by a shutdown inside the block
         report = await self.shutdown()
-        if report.complete or was_told:
-            return
-        if error is None:
-            raise DrainTimeout(report)
-        error.add_note(str(report))
+        if error is None and not was_told:
+            report.raise_if_incomplete()
+        elif not report.complete and error is not None and not was_told:
+            error.add_note(str(report))
 
     async def shutdown(
         self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False
@@ -258,9 +257,9 @@ class Batcher(Generic[T]):
 
         `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it expires,
         `ClosedError` once the batcher is closed, `ItemTooLarge` for an item that can never fit,
-        `KeyFailedError` for a key that failed (`on_key_failure="fail"`), `ItemFunctionError` if
-        `key=`, `tenant=` or `size_of=` raised for it; in each case, and on cancellation, the item
-        was not accepted. Usually returns without suspending; occasionally it lets other tasks run
+        `KeyFailedError` for a key that failed (`on_key_failure="fail"`), and what `key=`, `tenant=`
+        or `size_of=` raises for it; in each case, and on cancellation, the item was not accepted.
+        Usually returns without suspending; occasionally it lets other tasks run
         first. With a spool it suspends until the item is stored, and can also raise the errors of
         `deliver`; a cancelled call may have stored the item.
         """
@@ -370,7 +369,7 @@ class Batcher(Generic[T]):
         From now on an item that ends with an outcome of `holds` (`UNKNOWN`, `REJECTED`, `UNSENT`)
         holds its key. If all items of a batch have the same success, `resolve_all(receipts,
         outcome)` is called; unless it returns true, each receipt is resolved. Raises `ClosedError`
-        unless open; `ConfigError` for bad `holds`, or again.
+        unless open, and `ConfigError` again.
         """
         self._lifecycle.check_open()
         if self._feed is not None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._core import checks
-from .._core.errors import BatcherBroken, ClosedError, ConfigError, DeliverTimeout, DrainTimeout
+from .._core.errors import BatcherBroken, ClosedError, ConfigError, DeliverTimeout
 from .._core.keywords import takes
 from .._core.outcome import Tally
 from .._core.public import publish
@@ -106,9 +106,9 @@ class BlockingBatcher(Generic[T]):
         delivered
     """
 
-    @takes(BatcherOptions, checked_setup, rest="misplaced")
+    @takes(BatcherOptions, checked_setup)
     def __init__(self, sink: SinkLike[T], **options: Unpack[BatcherOptions[T]]) -> None:
-        setup = checked_setup(BlockingBatcher, sink, **options)
+        setup = checked_setup(sink, **options)
         self._make: Callable[[Callable[[], object]], InboxBatcher[T]] = partial(InboxBatcher, setup)
         self._is_open = False
         self._reset()
@@ -116,8 +116,9 @@ class BlockingBatcher(Generic[T]):
     def _reset(self) -> None:
         self._changing = threading.Lock()
         self._renew()
-        self._needs_entries = self._run.batcher.needs_entries
-        spool = self._run.batcher.setup.spool
+        setup = self._run.batcher.setup
+        self._needs_entries = setup.sized or setup.orders_itself
+        spool = setup.spool
         self._adds_stored = spool is not None and spool.adds_stored
 
     def _renew(self) -> None:
@@ -169,11 +170,10 @@ class BlockingBatcher(Generic[T]):
     ) -> None:
         was_shut_down = self.report is not None  # shut down inside the block, which had the report
         report = self.shutdown()
-        if report.complete or was_shut_down:
-            return
-        if error is None:
-            raise DrainTimeout(report)
-        error.add_note(str(report))
+        if error is None and not was_shut_down:
+            report.raise_if_incomplete()
+        elif not report.complete and error is not None and not was_shut_down:
+            error.add_note(str(report))
 
     def shutdown(
         self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False
@@ -188,7 +188,7 @@ class BlockingBatcher(Generic[T]):
         sink blocks it.
         """
         process_fork.check()
-        default = self._run.batcher.deadline
+        default = self._run.batcher.setup.shutdown_deadline
         seconds = (
             default
             if deadline is None
@@ -270,9 +270,10 @@ class BlockingBatcher(Generic[T]):
         if entries is not None:
             if self._inbox.put_all(entries):
                 return True
-            most, drops = batcher.limits.max_items, run.has_thread and batcher.drops
-            if drops and self._inbox.announce(item, most):
-                return batcher.makes_room
+            setup = batcher.setup
+            drops = setup.drops and run.has_thread
+            if drops and self._inbox.announce(item, setup.limits.max_items):
+                return setup.overflow == "drop_oldest"
         self._inbox.refuse(1)
         return False
 
@@ -310,7 +311,7 @@ class BlockingBatcher(Generic[T]):
         """
         process_fork.check()
         refuse_in_a_loop("deliver()", INSTEAD)
-        seconds = checks.optional_seconds("timeout", timeout, zero=True, usual=checks.LONG_TIMEOUT)
+        seconds = _seconds(timeout)
         if seconds is None:
             return self.submit(item).result()
         run = self._running()
@@ -442,7 +443,8 @@ class ThreadRun(Generic[T]):
         self._thread = (
             thread  # before it lends room, since a thread that fills the room wakes this loop
         )
-        thread.start(batcher.open, lambda: batcher.shut_down(batcher.deadline, admit_waiting=False))
+        deadline = batcher.setup.shutdown_deadline
+        thread.start(batcher.open, lambda: batcher.shut_down(deadline, admit_waiting=False))
 
     def abandon(self) -> None:
         """Make the thread shut the batcher down and end; return immediately."""

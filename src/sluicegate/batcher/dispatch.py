@@ -31,7 +31,6 @@ from .gathering.pack import Numbers
 from .gathering.tenants import TenantGatherer
 from .gathering.window import AddWindow
 from .governor import Governor
-from .item_mistakes import FailedFunction
 from .ledger import Ledger, Producers
 from .lifecycle import Lifecycle
 from .monitor import Monitor
@@ -67,11 +66,17 @@ class Dispatcher(Generic[T]):
         self.books: Bookkeeper[T] = Bookkeeper(setup, self.ledger, self.fences, self.lifecycle)
         self.pressed = Signal()
         """Fires when `is_full` or `is_troubled` may have become true, or a shutdown begins."""
-        self.monitor = Monitor(self, setup.sink)
+        self.monitor = Monitor(
+            self.lifecycle,
+            self.ledger,
+            self.producers,
+            self.books.observers,
+            pressed=self.pressed,
+            sink=setup.sink,
+        )
         self.tries = Governor(setup.adaptive, setup.limits, setup.sink)
         self.window = AddWindow(self.ledger)
         self.numbers = Numbers()
-        failed = FailedFunction(setup, self.books.unlisted)
         self.gathering = gathering_for(
             setup,
             self.ledger,
@@ -79,7 +84,6 @@ class Dispatcher(Generic[T]):
             self.window,
             wake=self._wake,
             time=self.lifecycle,
-            on_error=failed,
             breaks=self.breaks,
         )
         self._alarm = Alarm(self.slot_given, self.breaks)

@@ -209,26 +209,6 @@ class InboxBatcher(Batcher[T]):
     def _new_dispatcher(self) -> Dispatcher[T]:
         return Dispatcher(self.setup, on_room=self._lend)
 
-    @property
-    def needs_entries(self) -> bool:
-        """Whether items need a size, a key or a tenant."""
-        return self.setup.sized or self.setup.orders_itself
-
-    @property
-    def drops(self) -> bool:
-        """Whether a full ledger drops items."""
-        return self.setup.drops
-
-    @property
-    def makes_room(self) -> bool:
-        """Whether a full ledger evicts older items for newer ones."""
-        return self.setup.overflow == "drop_oldest"
-
-    @property
-    def deadline(self) -> float:
-        """Default seconds for a shutdown."""
-        return self.setup.shutdown_deadline
-
     def entries(self, items: tuple[T, ...], receipts: Receipts) -> list[InboxEntry[T]] | None:
         """Return the items as measured entries; `None` if a size or a failed key is refused."""
         try:
@@ -279,10 +259,10 @@ class InboxBatcher(Batcher[T]):
         self._holders += 1
         for item in items:
             try:
-                is_in = self.makes_room and self._lifecycle.takes_items
+                is_in = self.setup.overflow == "drop_oldest" and self._lifecycle.takes_items
                 if is_in:
                     self.try_add(item)  # drops it if evicting older ones would not make room
-            except Exception:  # a function of the item raised, which is already logged
+            except Exception:  # a function of the item raised
                 is_in = False
             if not is_in:
                 self._intake.drop(AddGroup((item,)))

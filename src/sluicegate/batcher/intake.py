@@ -22,7 +22,7 @@ from .._core.errors import (
 from .._core.runtime.loops import Exit
 from .gathering.pack import AddGroup, Leftover
 from .gathering.window import NOTHING, NeedsSlowPath
-from .item_mistakes import FailedFunction, check_item
+from .item_mistakes import check_item
 from .ledger import Waiter
 from .receipt import Receipt, gather
 from .reservations import WholeReservation, tenant_reservations
@@ -139,17 +139,11 @@ class Intake(Generic[T]):
         measure, identities = self._setup.measure, self._dispatcher.gathering.identities
         sizes = keys = None
         check_item(items[0])
-        try:
-            if measure is not None:
-                sizes = tuple(map(checked_size, known.sizes or map(measure, items)))
-            self._check_sizes(len(items), sizes or (0,), together=together)
-            if identities is not None:
-                keys = identities(items, *known.tenants)
-        except (ItemTooLarge, KeyFailedError):
-            raise
-        except Exception as error:
-            FailedFunction(self._setup, self._dispatcher.books.unlisted)(error)
-            raise
+        if measure is not None:
+            sizes = tuple(map(checked_size, known.sizes or map(measure, items)))
+        self._check_sizes(len(items), sizes or (0,), together=together)
+        if identities is not None:
+            keys = identities(items, *known.tenants)
         return AddGroup(items, sizes, receipts, keys)
 
     def _check_sizes(self, items: int, sizes: tuple[int, ...], *, together: bool) -> None:
@@ -240,39 +234,14 @@ class Intake(Generic[T]):
 
     async def _wait_for_room(self, group: AddGroup[T], seconds: float | None) -> None:
         """Reserve room in one ledger after the other; if the wait ends early, pass the room on."""
-        dispatcher, clock = self._dispatcher, self._lifecycle.clock
         joined: list[tuple[Reservation, Waiter]] = []
-        is_in = False
-        dispatcher.producers.waits_again()
         try:
-            if seconds is None:
-                await self._reserve(group, joined)
-            else:
-                async with clock.timeout_at(clock.now() + seconds):
-                    await self._reserve(group, joined)
-            self._ledger.leave(joined[-1][1])  # the items use the granted room
-            dispatcher.accept(group)
-            is_in = True
-        except TimeoutError:
-            full = joined[-1][0].full
-            message = f"batcher {self._setup.name!r}: no room within {seconds:g} s; {full}"
-            raise AddTimeout(message, retry_after=self._retry_after()) from None
-        except (SluicegateError, asyncio.CancelledError, GeneratorExit):
+            await self.wait_to_submit(
+                group, joined, lambda: self._dispatcher.accept(group), seconds=seconds
+            )
+        except BaseException:
+            self._ledger.refuse(len(group.items))
             raise
-        except BaseException as error:
-            raise self._broken(error) from None
-        finally:
-            try:
-                if not is_in:
-                    self._ledger.refuse(len(group.items))
-                if not is_in or len(joined) > 1:
-                    for reservation, waiter in joined:
-                        reservation.leave(waiter)
-                    dispatcher.notify()
-                else:
-                    dispatcher.flights.tell_drain(every=self._lifecycle.gave_up)
-            except BaseException as error:
-                dispatcher.breaks(error)
 
     def _broken(self, error: BaseException) -> BaseException:
         """Break the batcher after a failed step; return the error for its producer."""
@@ -299,24 +268,39 @@ class Intake(Generic[T]):
         group: AddGroup[T],
         joined: list[tuple[Reservation, Waiter]],
         take: Callable[[], object],
+        *,
+        seconds: float | None = None,
     ) -> None:
         """Wait for the group's room, then call `take` to use it, without suspending in between."""
-        dispatcher = self._dispatcher
+        dispatcher, clock = self._dispatcher, self._lifecycle.clock
+        is_in = False
         dispatcher.producers.waits_again()
         try:
-            await self._reserve(group, joined)
-            self._ledger.leave(joined[-1][1])
+            if seconds is None:
+                await self._reserve(group, joined)
+            else:
+                async with clock.timeout_at(clock.now() + seconds):
+                    await self._reserve(group, joined)
+            self._ledger.leave(joined[-1][1])  # the items use the granted room
             take()
+            is_in = True
+        except TimeoutError:
+            full = joined[-1][0].full
+            message = f"batcher {self._setup.name!r}: no room within {seconds:g} s; {full}"
+            raise AddTimeout(message, retry_after=self._retry_after()) from None
         except (SluicegateError, asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:
             raise self._broken(error) from None
         finally:
             try:
-                for reservation, waiter in joined:
-                    reservation.leave(waiter)
+                if is_in and len(joined) == 1:
+                    dispatcher.flights.tell_drain(every=self._lifecycle.gave_up)
+                else:
+                    for reservation, waiter in joined:
+                        reservation.leave(waiter)
+                    dispatcher.notify()
                 joined.clear()
-                dispatcher.notify()
             except BaseException as error:
                 dispatcher.breaks(error)
 

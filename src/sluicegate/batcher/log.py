@@ -4,9 +4,7 @@
 2. An exception that neither the stack's classifiers nor Sluicegate's own ones list is probably a
    bug. Its kind (type and place) is logged with its traceback at its first occurrence, even if it
    is retried or dead-lettered.
-3. An item that a sink cannot convert is no bug: its own error says what is wrong with it. If code
-   of the program raised for the item, such as `row=` or `encode=`, that is logged once as well,
-   with its traceback.
+3. An item that a sink cannot convert is no bug: its own error says what is wrong with it.
 4. No function here raises: filters and handlers of the program may raise, but do not end a batcher.
 
 A batcher of log records must not log its own work: a sink that logs its failures through a handler
@@ -18,7 +16,6 @@ from __future__ import annotations
 
 import contextvars
 import logging
-import os
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.classify import classified
@@ -40,10 +37,7 @@ logger = logging.getLogger("sluicegate.batcher")
 MOST_KINDS = 100
 """Maximum kinds of unlisted exceptions that one batcher logs with their traceback."""
 
-_OURS = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120  # pathlib is slow to import
-_LIBRARY = os.path.dirname(os.__file__)  # noqa: PTH120
 _BUG = "batcher %r: an unlisted exception in a write, probably a bug: %s (%s)"
-_OF_AN_ITEM = "batcher %r: a function of the program raised for an item: %s (%s)"
 Kind = tuple[str, str, str, int]
 
 
@@ -130,8 +124,8 @@ class Unlisted:
 
     An exception is unlisted if no `classify` in the stack knows it, and it is neither one of
     Sluicegate's classes nor one of the network's. The cause of one of Sluicegate's errors also
-    counts if it is one of Python's own exceptions: a task group of the sink raised it, or, if the
-    error is permanent, a function of an item.
+    counts if it is one of Python's own exceptions, as raised by a task group of the sink, unless
+    the error is permanent.
     """
 
     def __init__(self, name: str, sink: object) -> None:
@@ -142,21 +136,13 @@ class Unlisted:
     def look_at(self, errors: Iterable[BaseException]) -> None:
         """Log a write's errors that are unlisted and of a new kind."""
         for error in {id(error): error for error in errors}.values():
-            found, cause, said = error, error.__cause__, _BUG
+            found, cause = error, error.__cause__
             if isinstance(error, SinkError) and cause is not None and _is_pythons_own(cause):
-                found = cause
                 if isinstance(error, PermanentError):
-                    if not _is_by_program(cause):
-                        continue
-                    said = _OF_AN_ITEM
+                    continue
+                found = cause
             if (kind := _kind(found)) not in self._kinds and self._is_unlisted(found):
-                self._tell(kind, found, said)
-
-    def raised_by_function(self, error: BaseException) -> None:
-        """Log an error of a function of an item; its producer gets the error and may swallow it."""
-        kind = _kind(error)
-        if kind not in self._kinds and not kind[2].startswith(_OURS):
-            self._tell(kind, error, _OF_AN_ITEM)
+                self._tell(kind, found)
 
     def _is_unlisted(self, error: BaseException) -> bool:
         if _is_a_servers(error):
@@ -166,13 +152,13 @@ class Unlisted:
         except Exception:  # a classifier that raises lists nothing; a retry reports its error
             return classified(error) is ErrorClass.UNLISTED
 
-    def _tell(self, kind: Kind, error: BaseException, said: str) -> None:
+    def _tell(self, kind: Kind, error: BaseException) -> None:
         if len(self._kinds) >= MOST_KINDS:
             return
         self._kinds.add(kind)
         is_last = len(self._kinds) >= MOST_KINDS
         rest = "further kinds are not logged" if is_last else "it is not logged again"
-        log_safely(logger, logging.ERROR, said, self._name, for_log(error), rest, error=error)
+        log_safely(logger, logging.ERROR, _BUG, self._name, for_log(error), rest, error=error)
 
 
 def _leaf(error: BaseException) -> BaseException:
@@ -195,18 +181,6 @@ def _kind(raised: BaseException) -> Kind:
 
 def _is_pythons_own(error: BaseException) -> bool:
     return type(error).__module__ == "builtins" and not isinstance(error, OSError)
-
-
-def _is_by_program(error: BaseException) -> bool:
-    """Return whether code of the program raised it, and not our conversion of an item."""
-    trace = _leaf(error).__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        is_library = file.startswith(_LIBRARY) and "site-packages" not in file
-        if not is_library and not file.startswith(_OURS):
-            return True
-        trace = trace.tb_next
-    return False
 
 
 def _is_a_servers(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from .._core.classify import classified
 from .._core.delivery.host import SEVERITY, Condition, DestinationState
@@ -24,13 +24,14 @@ from .._core.sink import classifier_of
 from .report import DestinationStats, ErrorStats
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sized
+    from collections.abc import Hashable, Iterable, Mapping
 
     from .._core.batch import Batch
-    from .._core.clock import Clock, Signal, TimerHandle
+    from .._core.clock import Signal, TimerHandle
     from .._core.observer import Observers
     from .._core.sink import Sink
-    from .ledger import Ledger
+    from .ledger import Ledger, Producers
+    from .lifecycle import Lifecycle
 
 
 logger = logging.getLogger("sluicegate.batcher")
@@ -50,45 +51,24 @@ NEVER = -float("inf")
 """The time of an event that has not happened."""
 
 
-class MonitoredBatcher(Protocol):
-    """The batcher's side that the monitor reads."""
-
-    @property
-    def clock(self) -> Clock:
-        """The source of time."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """The batcher's name."""
-        ...
-
-    @property
-    def observers(self) -> Observers:
-        """Its observers."""
-        ...
-
-    @property
-    def ledger(self) -> Ledger:
-        """The ledger of its items."""
-        ...
-
-    @property
-    def pressed(self) -> Signal:
-        """Fires at each report of a problem."""
-        ...
-
-    @property
-    def producers(self) -> Sized:
-        """The producers that wait for room."""
-        ...
-
-
 class Monitor:
     """The states and errors of one batcher's destinations."""
 
-    def __init__(self, batcher: MonitoredBatcher, sink: Sink[Any]) -> None:
-        self._batcher = batcher
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        ledger: Ledger,
+        producers: Producers,
+        observers: Observers,
+        *,
+        pressed: Signal,
+        sink: Sink[Any],
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._ledger = ledger
+        self._producers = producers
+        self._observers = observers
+        self._pressed = pressed
         self._classify = classifier_of(sink)
         self._conditions = Conditions()
         self._timer: TimerHandle | None = None
@@ -103,7 +83,7 @@ class Monitor:
         """Note the state of a decorator's destination; `None` means available."""
         if self._is_closed or (condition is None and not self._conditions.troubles):
             return
-        now, before = self._batcher.clock.now(), self._conditions.state
+        now, before = self._lifecycle.clock.now(), self._conditions.state
         if condition is None:
             if (ended := self._conditions.ends(source, now)) is not None:
                 self._log_end(ended, now)
@@ -113,7 +93,7 @@ class Monitor:
         if self._conditions.state is not before:
             self._tell_state()
         if condition is not None:
-            self._batcher.pressed.fire()
+            self._pressed.fire()
 
     @property
     def is_troubled(self) -> bool:
@@ -123,7 +103,7 @@ class Monitor:
     def retrying(self, batch: Batch[Any], kind: ErrorClass, items: int, delay: float) -> None:
         """Count a retry of a batch, and notify observers."""
         self.retries += 1
-        self._batcher.observers.tell(lambda seen: seen.on_retry(batch, kind.value, items, delay))
+        self._observers.tell(lambda seen: seen.on_retry(batch, kind.value, items, delay))
 
     def heard(self, errors: Iterable[BaseException]) -> None:
         """Note the first error of a write, and its class."""
@@ -137,7 +117,7 @@ class Monitor:
         if kind is not ErrorClass.STOPPED:
             name, message = type(error).__name__, for_log(error)
             shown = ErrorStats(error_type=name, error_class=kind.value, message=message, age=0.0)
-            self._last_error = (self._batcher.clock.now(), shown)
+            self._last_error = (self._lifecycle.clock.now(), shown)
 
     def close(self) -> None:
         """Stop the reminders."""
@@ -156,13 +136,10 @@ class Monitor:
         worst = self._conditions.worst
         if worst is None:
             return DestinationStats()
-        state, reason, repair = (
-            worst.condition.state,
-            worst.condition.reason,
-            worst.condition.repair,
+        found, seconds = worst.condition, max(0.0, now - worst.since)
+        return DestinationStats(
+            state=found.state.value, seconds=seconds, reason=found.reason, repair=found.repair
         )
-        seconds = max(0.0, now - worst.since)
-        return DestinationStats(state=state.value, seconds=seconds, reason=reason, repair=repair)
 
     def last_error(self, now: float) -> ErrorStats | None:
         """The last error of any write."""
@@ -185,40 +162,40 @@ class Monitor:
 
     def _tell_state(self) -> None:
         worst = self._conditions.worst
-        name, state = self._batcher.name, self._conditions.state.value
+        name, state = self._lifecycle.name, self._conditions.state.value
         reason = "" if worst is None else worst.condition.reason
-        self._batcher.observers.tell(lambda observer: observer.on_destination(name, state, reason))
+        self._observers.tell(lambda observer: observer.on_destination(name, state, reason))
 
     def _arm(self) -> None:
         self._disarm()
         due = self._conditions.next_reminder
         if due is not None and not self._is_closed:
-            self._timer = self._batcher.clock.call_at(due, self._remind)
+            self._timer = self._lifecycle.clock.call_at(due, self._remind)
 
     def _remind(self) -> None:
         self._timer = None
-        now = self._batcher.clock.now()
+        now = self._lifecycle.clock.now()
         for trouble in self._conditions.remind(now):
             self._log_trouble(trouble, now)
         self._arm()
 
     def _log_trouble(self, trouble: Trouble, now: float) -> None:
         condition, seconds = trouble.condition, now - trouble.since
-        wall_time = self._batcher.clock.wall_time() - seconds
+        wall_time = self._lifecycle.clock.wall_time() - seconds
         began = datetime.fromtimestamp(wall_time, UTC).isoformat(timespec="seconds")
         repair = condition.repair if condition.repair not in condition.reason else ""
         log_safely(
             logger,
             logging.ERROR if condition.state is DestinationState.REFUSED else logging.WARNING,
             "batcher %r: %s since %s (%.0f s): %s%s; %d items and %d producers wait",
-            self._batcher.name,
+            self._lifecycle.name,
             _BEGINS[condition.state],
             began,
             seconds,
             condition.reason,
             f"; to repair: {repair}" if repair else "",
-            self._batcher.ledger.inside,
-            len(self._batcher.producers),
+            self._ledger.inside,
+            len(self._producers),
         )
 
     def _log_end(self, trouble: Trouble, now: float) -> None:
@@ -226,10 +203,10 @@ class Monitor:
             logger,
             logging.INFO,
             "batcher %r: the destination is available again after %.1f s (%s); %d items wait",
-            self._batcher.name,
+            self._lifecycle.name,
             now - trouble.since,
             trouble.condition.state.value,
-            self._batcher.ledger.inside,
+            self._ledger.inside,
         )
 
 

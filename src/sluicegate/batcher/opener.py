@@ -146,7 +146,7 @@ class Opener:
         dispatcher.notify()
 
     async def _until_open(self) -> None:
-        """Retry until the sink is open. Raises the last error, with a note of the wait."""
+        """Retry until the sink is open. Raises the last error."""
         clock = self._lifecycle.clock
         while True:
             began = clock.now()
@@ -156,7 +156,6 @@ class Opener:
                 now = clock.now()
                 at = self._next_at(now, now - began) if self._tell(error) else None
                 if at is None:
-                    self._note(error, now)
                     raise
             else:
                 self._is_open = True
@@ -210,10 +209,3 @@ class Opener:
         until = self._until if cut is None else min(self._until, cut)
         wait = min(LONGEST, FIRST * 2.0 ** min(self._tries - 1, 16))
         return next_try(now, now + self._share * wait, until, lasts=lasted)
-
-    def _note(self, error: Exception, now: float) -> None:
-        if self._setup.open_timeout is not None and (self.is_lazy or self._tries > 1):
-            error.add_note(
-                f"batcher {self._setup.name!r}: the sink was not open after {now - self._began:.1f} "
-                f"s and {self._tries} tries (open_timeout={self._setup.open_timeout:g})"
-            )

@@ -6,7 +6,7 @@ last. Tenants come in a fixed order, so that two groups do not wait for each oth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from .._core.errors import ItemTooLarge
 from .._core.order.keys import shown
@@ -21,38 +21,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-
-class Reservation(Protocol):
-    """A group's room in one ledger."""
-
-    items: int
-    size: int
-
-    @property
-    def full(self) -> str:
-        """A text saying that the ledger is full."""
-        ...
-
-    @property
-    def fits(self) -> bool:
-        """Whether there is room now without overtaking a waiter."""
-        ...
-
-    @property
-    def may_fit(self) -> bool:
-        """Whether there would be enough capacity if all queued items were evicted."""
-        ...
-
-    def evict(self) -> Evicted[Any] | None:
-        """Evict the oldest queued item here; return `None` if there is none."""
-        ...
-
-    def join(self, waiter: Waiter) -> None:
-        """Grant the room to the waiter, now or when it becomes free."""
-
-    def leave(self, waiter: Waiter) -> None:
-        """End the wait; unused room goes to the next waiters."""
 
 
 class WholeReservation(Generic[T]):
@@ -159,6 +127,10 @@ class TenantReservation(Generic[T]):
         queue.ledger.leave(waiter)
         self._tenants.settle_room(queue)
         self._tenants.forget(queue)
+
+
+Reservation: TypeAlias = "WholeReservation[Any] | TenantReservation[Any]"
+"""A group's room in one ledger."""
 
 
 def tenant_reservations(

@@ -5,7 +5,6 @@ Each refusal is a `ConfigError` with name, value and rule.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import index
@@ -23,7 +22,6 @@ from typing import (
 
 from .._core import checks
 from .._core.errors import ParkedBehind, PermanentError
-from .._core.keywords import nearest, unknown_argument
 from .._core.observer import Observer
 from .._core.sink import (
     RefusesKeys,
@@ -41,7 +39,7 @@ from .gathering.holds import MOST_PARKED, POLICIES
 from .limits import Limits, Tenants
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable
     from datetime import timedelta
 
     from .._core.batch import Batch
@@ -159,7 +157,6 @@ class Setup(Generic[T]):
 
 
 def checked_setup(
-    owner: type,
     sink: SinkLike[T],
     *,
     limits: Limits | None = None,
@@ -181,10 +178,8 @@ def checked_setup(
     observers: Iterable[Observer] = (),
     clock: Clock | None = None,
     spool: MakesFront | None = None,
-    **misplaced: Any,
 ) -> Setup[T]:
-    """Check the arguments of an `owner`. Raises `ConfigError` for the first bad one."""
-    refuse_misplaced(owner, misplaced)
+    """Check the arguments. Raises `ConfigError` for the first bad one."""
     target: Sink[T] = as_sink(sink)
     bounds = checked_limits(Limits() if limits is None else limits, target)
     sized = bounds.max_bytes is not None or bounds.max_pending_bytes is not None
@@ -222,20 +217,6 @@ def checked_setup(
     if isinstance(spool, type) or not isinstance(cast("object", spool), MakesFront):
         raise checks.bad("spool", spool, "must be a Spool(path)")
     return cast("Setup[T]", spool.in_front_of(setup))
-
-
-def refuse_misplaced(owner: type, given: Mapping[str, object]) -> None:
-    """Refuse keywords that `owner` does not have; the error also names the limits."""
-    limits = tuple(inspect.signature(Limits).parameters)
-    own = [name for name in inspect.signature(owner).parameters if name != "misplaced"]
-    known = [f"limits=Limits({', '.join(limits)})" if name == "limits" else name for name in own]
-    for name, value in given.items():
-        if name in limits:
-            raise checks.bad(name, value, f"is one of the limits; pass limits=Limits({name}=...)")
-        near, limit = nearest(name, own), nearest(name, limits)
-        if near is None and limit is not None:
-            near = f"limits=Limits({limit}=...)"
-        raise unknown_argument(owner.__name__, name, value, known, near)
 
 
 def checked_name(name: object) -> str:

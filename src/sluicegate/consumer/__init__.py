@@ -72,12 +72,6 @@ else:
     __getattr__, __dir__ = later(
         __name__,
         {"memory": ["MemoryLog", "MemorySource", "MemorySubscriptions"]},
-        elsewhere={
-            ".files": ["FileSource"],
-            ".kafka": ["ConfluentKafkaSource", "KafkaSource"],
-            ".nats": ["JetStreamSource"],
-            ".postgres": ["PostgresQueueSource", "PostgresStreamSource"],
-        },
     )
 
 __all__ = [

@@ -21,7 +21,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypedDict, Unpack
 
 from .._core import checks
-from .._core.answer import same_detail
 from .._core.batch import RowBatch
 from .._core.checks import bad
 from .._core.errors import ClosedError, RefusedError, SinkError, TimedOutError, UnavailableError
@@ -197,7 +196,7 @@ class ObjectBase(Openable, ABC):
             reach.fail(mark, error)
             raise
         reach.confirm()
-        batch.settle(body.indices, Outcome.DELIVERED, same_detail(body.indices, place))
+        batch.settle(body.indices, Outcome.DELIVERED, dict.fromkeys(body.indices, place))
 
     async def _open(self, stack: AsyncExitStack) -> None:
         settings = self._settings

@@ -64,7 +64,6 @@ else:
             "router": ["Router"],
             "split": ["Isolate", "Split"],
         },
-        elsewhere={".": ["DeadLetter", "FanOut", "Timeout"]},
     )
 
 __all__ = [

@@ -116,7 +116,7 @@ def letter_class(kind: ErrorClass, end: RetryEnd | None, *, maybe: bool) -> Lett
     return "unknown" if maybe and known is not None else known
 
 
-@known_arguments(takes_sink=True)
+@known_arguments()
 class DeadLetter(SinkDecorator):
     """Writes each permanently failed item to `target`, as a `DeadLetterRecord`; its outcome is
     `dead_lettered`.

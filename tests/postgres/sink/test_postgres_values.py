@@ -22,7 +22,7 @@ from tests.postgres.sink.postgres_help import database, written  # noqa: E402
 from tests.properties import examples  # noqa: E402
 
 from sluicegate import ArrowBatch, send  # noqa: E402
-from sluicegate._core.arrow import TIME_ZONE, _date  # noqa: E402
+from sluicegate._core.arrow import TIME_ZONE  # noqa: E402
 from sluicegate.postgres.sink.rows.casts import instants, local  # noqa: E402
 
 if TYPE_CHECKING:
@@ -436,11 +436,6 @@ def test_local_times_are_those_of_python(moment: dt.datetime, zone: str) -> None
     later = 100 * 146_097 * 86_400_000_000
     if moment.year > 2100:
         assert local(np.array([micros + later]), zone)[0] == expected + later
-
-
-@given(st.dates())
-def test_dates_are_shown_as_python_shows_them(day: dt.date) -> None:
-    assert _date((day - dt.date(1970, 1, 1)).days) == day.isoformat()
 
 
 # -- tables that are altered under an open sink ----------------------------------------------------

@@ -4,7 +4,7 @@ Indices are those of the sealed batch. Outside a batcher there are neither books
 
 1. Success is final: `settle` books it, and a later answer only counts as a contradiction.
 2. Failures propagate outward as errors. An unsettled item's *verdict* is the outcome it would have
-   if all writes were cut now. It follows from the item's state (`states.TABLE`), and is at least
+   if all writes were cut now. It follows from the item's state (`states.VERDICTS`), and is at least
    `unknown` if an earlier attempt may have been applied.
 3. A fork gives items one or several branches. An item is settled when every required branch has
    settled it; its verdict is the worst of its branches'.
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ..clock import Clock, Signal
-    from ..errors import ResultMismatch
     from .host import Books, Branches, Details, Slots
     from .states import RetryEnd, Tries
 
@@ -87,69 +86,17 @@ class HeldOutcomes(PassesReports["Books"]):
             states.reopen(indices, doubtful=doubtful)
 
 
-class HoldsOutcomes(PassesReports["Books"]):
-    """Base of a delivery: books that can be held, and the sinks that have settled items."""
-
-    __slots__ = ("__weakref__", "held", "settled_by")
-    states: ItemStates
-
-    def __init__(self, books: Books | None) -> None:
-        self.books = books
-        self.held: HeldOutcomes | None = None
-        """The books inside a transaction."""
-        self.settled_by: tuple[SinkReference, ...] = ()
-        """The sinks whose writes have settled items; in a transaction, those of it."""
-
-    def __getstate__(self) -> object:
-        """Leave the sinks out of a copy: they may hold the batch, and stay where they are."""
-        _, slots = cast("tuple[None, dict[str, object]]", super().__getstate__())
-        books = self.books if self.held is None else self.held.books
-        return None, {**slots, "books": books, "held": None, "settled_by": ()}
-
-    def note_settled_by(self, sink: object) -> None:
-        """Add a sink whose write has settled items."""
-        for known in self.settled_by:
-            if known() is sink:
-                return
-        try:
-            made: SinkReference = ref(sink)
-        except TypeError:
-            made = _strong_reference(sink)
-        self.settled_by += (made,)
-
-    def hold_outcomes(self, holder: HoldingSink) -> None:
-        """Hold outcomes from now on, until `end_hold`."""
-        if self.held is None:
-            self.books = self.held = HeldOutcomes(self.books, holder, self.settled_by)
-            self.settled_by = ()
-
-    def end_hold(self, *, is_committed: bool, doubtful: bool = False) -> None:
-        """Book held outcomes after a commit, or make their items unsettled.
-
-        A `doubtful` commit may have been applied, and so may its items.
-        """
-        held, self.held = self.held, None
-        if held is None:
-            return
-        self.books, self.settled_by = held.books, held.settled_by
-        if not is_committed:
-            held.reopen(self.states, doubtful=doubtful)
-        elif held.has_any:
-            self.note_settled_by(held.holder.destination)
-            held.book()
-
-
 def _strong_reference(sink: object) -> SinkReference:
     """For a sink whose class does not support weak references."""
     return lambda: sink
 
 
-class Delivery(HoldsOutcomes):
+class Delivery(PassesReports["Books"]):
     """The progress of one sealed batch: item states, errors, forks and pacing."""
 
     __slots__ = (
-        "_closed", "_failures", "_forks", "_listeners", "_pacing", "_slots", "activity",
-        "distrusts", "keeps_prefix", "labels", "late", "states", "withdrawn",
+        "__weakref__", "_closed", "_failures", "_forks", "_listeners", "_pacing", "_slots", "activity",
+        "held", "keeps_prefix", "labels", "late", "settled_by", "states", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -162,7 +109,11 @@ class Delivery(HoldsOutcomes):
         labels: tuple[str, ...] = (),
         keeps_prefix: bool = False,
     ) -> None:
-        super().__init__(books)
+        self.books = books
+        self.held: HeldOutcomes | None = None
+        """The books inside a transaction."""
+        self.settled_by: tuple[SinkReference, ...] = ()
+        """The sinks whose writes have settled items; in a transaction, those of it."""
         self.labels = labels
         """The path of forks to this delivery, outermost first; part of every `write_key`."""
         self.keeps_prefix = keeps_prefix  # whether the prefix rule holds; see `order/prefix.py`
@@ -170,8 +121,6 @@ class Delivery(HoldsOutcomes):
         self.activity: object = WHOLE_BATCH
         """The activity of the writes on this delivery; see `activity`."""
         self.late = 0  # items settled after this delivery was closed
-        self.distrusts: dict[int, ResultMismatch] | None = None
-        """By item: an invalid `settle` that its write has not reported yet."""
         self.withdrawn: set[int] | None = None
         """Items that no write may have any more; see `_core/order/left_out.py`."""
         self._slots = slots
@@ -247,6 +196,46 @@ class Delivery(HoldsOutcomes):
     def ended(self, index: int, error: BaseException) -> Outcome:
         return self.states.ended(index, error)
 
+    # -- transactions ------------------------------------------------------------------------------
+
+    def __getstate__(self) -> object:
+        """Leave the sinks out of a copy: they may hold the batch, and stay where they are."""
+        _, slots = cast("tuple[None, dict[str, object]]", super().__getstate__())
+        books = self.books if self.held is None else self.held.books
+        return None, {**slots, "books": books, "held": None, "settled_by": ()}
+
+    def note_settled_by(self, sink: object) -> None:
+        """Add a sink whose write has settled items."""
+        for known in self.settled_by:
+            if known() is sink:
+                return
+        try:
+            made: SinkReference = ref(sink)
+        except TypeError:
+            made = _strong_reference(sink)
+        self.settled_by += (made,)
+
+    def hold_outcomes(self, holder: HoldingSink) -> None:
+        """Hold outcomes from now on, until `end_hold`."""
+        if self.held is None:
+            self.books = self.held = HeldOutcomes(self.books, holder, self.settled_by)
+            self.settled_by = ()
+
+    def end_hold(self, *, is_committed: bool, doubtful: bool = False) -> None:
+        """Book held outcomes after a commit, or make their items unsettled.
+
+        A `doubtful` commit may have been applied, and so may its items.
+        """
+        held, self.held = self.held, None
+        if held is None:
+            return
+        self.books, self.settled_by = held.books, held.settled_by
+        if not is_committed:
+            held.reopen(self.states, doubtful=doubtful)
+        elif held.has_any:
+            self.note_settled_by(held.holder.destination)
+            held.book()
+
     # -- writes ------------------------------------------------------------------------------------
 
     def begin(self, indices: Sequence[int]) -> None:
@@ -302,28 +291,6 @@ class Delivery(HoldsOutcomes):
         if self._failures is None:
             self._failures = Failures()
         return self._failures
-
-    # -- invalid answers ---------------------------------------------------------------------------
-
-    def distrust(self, indices: Sequence[int], error: ResultMismatch) -> None:
-        """Mark the unsettled items as in doubt after an invalid `settle`; they are not resent."""
-        if self.closed:
-            return
-        doubtful = [index for index in indices if not self.is_settled(index)]
-        self.distrusts = dict.fromkeys(doubtful, error) | (self.distrusts or {})
-        self.doubt(doubtful)
-
-    def distrusted(self, indices: Iterable[int]) -> ResultMismatch | None:
-        """Return the error of the first of these items that an invalid `settle` left in doubt."""
-        known = self.distrusts
-        if not known:
-            return None
-        return next((known[index] for index in indices if index in known), None)
-
-    def forget_distrust(self, indices: Iterable[int]) -> None:
-        if self.distrusts:
-            for index in indices:
-                self.distrusts.pop(index, None)
 
     # -- outcomes ----------------------------------------------------------------------------------
 

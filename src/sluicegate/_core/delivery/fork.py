@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from ..clock import CountedSignal
 from ..errors import StoppedError, UnknownOutcomeError
 from ..outcome import Outcome, worst
 from .delivery import Delivery
 from .host import PassesReports
-from .pacing import Hurry
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -162,7 +162,8 @@ class Branch(Delivery):
         if parent.withdrawn:
             self.withdraw(parent.withdrawn)
         self._parent = parent
-        self._hurry = Hurry()
+        self._hurry = CountedSignal()
+        """Fires once, when the fork stops waiting for this branch."""
 
     @property
     def closed(self) -> bool:
@@ -187,7 +188,7 @@ class Branch(Delivery):
 
     @property
     def is_hurried(self) -> bool:
-        return self._hurry.is_fired or self._parent.is_hurried
+        return self._hurry.count > 0 or self._parent.is_hurried
 
     def hurry(self) -> None:
         self._hurry.fire()

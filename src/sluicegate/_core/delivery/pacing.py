@@ -20,14 +20,14 @@ from __future__ import annotations
 import asyncio
 import math
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol, SupportsFloat
+from typing import TYPE_CHECKING, Protocol
 
-from ..clock import LOOP_CLOCK, Signal, wait_until
+from ..clock import LOOP_CLOCK, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..clock import Clock
+    from ..clock import Clock, Signal
     from .host import Backoffs, Slots
 
 
@@ -38,20 +38,6 @@ LONGEST_ASKED = 300.0
 """Seconds: the default upper limit on a destination's `Retry-After`."""
 WHOLE_BATCH: object = object()
 """The only activity of a batch that is not written on several lines concurrently."""
-
-
-class Hurry(Signal):
-    """A signal that fires once, when a fork stops waiting for a branch."""
-
-    __slots__ = ("is_fired",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_fired = False
-
-    def fire(self) -> None:
-        self.is_fired = True
-        super().fire()
 
 
 class Resting(Protocol):
@@ -224,14 +210,10 @@ def next_try(
 def asked_wait(error: BaseException, longest: float) -> float | None:
     """Return the error's `retry_after`, 0 to `longest` seconds; `None` if it is not a duration."""
     asked = getattr(error, "retry_after", None)
-    if asked is None:  # before the slow check against a Protocol
+    if asked is None:
         return None
     if isinstance(asked, timedelta):
         asked = asked.total_seconds()
-    if isinstance(asked, bool) or not isinstance(asked, SupportsFloat):
+    if isinstance(asked, bool) or not isinstance(asked, (int, float)) or math.isnan(asked):
         return None
-    try:
-        seconds = float(asked)
-    except (OverflowError, ValueError, TypeError):
-        return None
-    return None if math.isnan(seconds) else min(max(0.0, seconds), longest)
+    return float(min(max(0, asked), longest))

@@ -1,7 +1,7 @@
-"""The states of a batch's items, the table of their transitions, their errors and failed attempts.
+"""The states of a batch's items, their verdicts, their errors and failed attempts.
 
-A settled item changes only if its transaction is rolled back; any other item enters every state
-that the table allows. Items that fail together usually share one error and one history of attempts,
+A settled item changes only if its transaction is rolled back; any other item may enter every
+state. Items that fail together usually share one error and one history of attempts,
 so both are processed once per object, not per item.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import repeat
 from operator import is_
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import KeyRepeated, StoppedError, UnknownOutcomeError
 from ..outcome import Outcome
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 FRESH, SENDING, FAILED, STOPPED, WAITING, HELD, CUT = range(7)
 SETTLED = 8  # the first code of the settled states: one per outcome, in the order of `Outcome`
 
-_OPEN = frozenset(range(SETTLED))
 _OUTCOMES = {outcome: SETTLED + place for place, outcome in enumerate(Outcome)}
 
 
@@ -32,29 +31,22 @@ _FORKED = {Outcome.UNSENT: WAITING, Outcome.REJECTED: FAILED, Outcome.UNKNOWN: C
 """The state in which a fork leaves an unsettled item, by the verdict of its branches."""
 
 
-class Rule(NamedTuple):
-    """One state: the verdict of an item in it, and the states from which it can be entered."""
-
-    verdict: Outcome
-    follows: frozenset[int]
-
-
-TABLE: dict[int, Rule] = {
-    FRESH: Rule(Outcome.UNSENT, frozenset()),
-    SENDING: Rule(Outcome.UNKNOWN, _OPEN),  # at the destination
-    FAILED: Rule(Outcome.REJECTED, _OPEN),  # its last write has ended with an error
-    STOPPED: Rule(Outcome.UNSENT, _OPEN),  # as FAILED, but the error says that it was not sent
-    WAITING: Rule(Outcome.UNSENT, _OPEN),  # in a backoff
-    HELD: Rule(Outcome.UNSENT, _OPEN),  # waits while other parts of its write are sent
-    CUT: Rule(Outcome.UNKNOWN, _OPEN),  # its write was cancelled
-    **{code: Rule(outcome, _OPEN) for outcome, code in _OUTCOMES.items()},
+VERDICTS = {
+    FRESH: Outcome.UNSENT,
+    SENDING: Outcome.UNKNOWN,  # at the destination
+    FAILED: Outcome.REJECTED,  # its last write has ended with an error
+    STOPPED: Outcome.UNSENT,  # as FAILED, but the error says that it was not sent
+    WAITING: Outcome.UNSENT,  # in a backoff
+    HELD: Outcome.UNSENT,  # waits while other parts of its write are sent
+    CUT: Outcome.UNKNOWN,  # its write was cancelled
+    **{code: outcome for outcome, code in _OUTCOMES.items()},
 }
+"""The verdict of an item in each state."""
 _NEXT = {
-    code: bytes(code if before in rule.follows else before for before in range(256))
-    for code, rule in TABLE.items()
+    code: bytes(code if before < SETTLED else before for before in range(256)) for code in VERDICTS
 }
 """For each state to enter, the next state by current state, as a table for `translate`."""
-_ONE = {code: bytes((code,)) for code in TABLE}
+_ONE = {code: bytes((code,)) for code in VERDICTS}
 
 
 class ItemStates:
@@ -174,7 +166,7 @@ class ItemStates:
     def verdict(self, index: int, forked: Outcome | None = None) -> Outcome:
         """Return the item's outcome, or its verdict; `forked` is the verdict of its branches."""
         code = self._codes[index]
-        answer = TABLE[code].verdict
+        answer = VERDICTS[code]
         if code >= SETTLED:
             return answer
         return self._doubted(index, answer if forked is None else forked)

@@ -249,8 +249,7 @@ def _one_by_one(encode: Callable[..., bytes | str], rows: Iterable[tuple[Any, ..
         try:
             record = _bytes(encode(*row))
         except Exception as error:
-            field = _field_at_fault(row[0]) if encode is to_json else ""
-            errors[index] = item_error(f"cannot be encoded{field}", error)
+            errors[index] = item_error("cannot be encoded", error)
         else:
             indices.append(index)
             records.append(record)
@@ -262,17 +261,6 @@ def item_error(what: str, cause: Exception) -> PermanentError:
     made = PermanentError(f"the item {what}: {type(cause).__name__}: {text_of(cause)}")
     told = type(cause).__name__ if isinstance(cause, ConfigError) else for_log(cause)
     return caused(made, cause, summary=f"the item {what} ({told})")
-
-
-def _field_at_fault(item: object) -> str:
-    """Name the first field of a mapping whose value has no form in JSON; empty if there is none."""
-    if isinstance(item, Mapping):
-        for name, value in cast("Mapping[object, object]", item).items():
-            try:
-                _JSON.encode(value)
-            except Exception:
-                return f" (field {name!r})" if isinstance(name, str) and name.isidentifier() else ""
-    return ""
 
 
 def _bytes(record: object) -> bytes:

@@ -14,7 +14,7 @@ until `done` ends the turn of their key. During a backoff only the keys of unset
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ..._core.batch import Reason
 from ..._core.errors import KeyFailedError
@@ -43,7 +43,7 @@ class KeyedGatherer(Generic[T]):
     """Items in arrival order per key.
 
     `repeats` allows several items of one key in a batch; `evicts` maintains the state for
-    `evict_oldest`; `on_error` receives the errors that `key` raises on the fast path.
+    `evict_oldest`.
     """
 
     def __init__(
@@ -58,7 +58,6 @@ class KeyedGatherer(Generic[T]):
         evicts: bool,
         parking: Parking,
         wake: Wake,
-        on_error: Callable[[BaseException], object],
         breaks: Callable[[BaseException, Sequence[T]], object],
         scale: Scale[T] | None = None,
         odd_keys: bool = False,
@@ -74,7 +73,6 @@ class KeyedGatherer(Generic[T]):
         self._numbers = numbers
         self._window = window
         self._wake = wake
-        self._on_error = on_error
         self.breaks = breaks
         self._now = 0.0
         self._queue: Queue[T] = Queue()
@@ -126,10 +124,9 @@ class KeyedGatherer(Generic[T]):
             if self.holds.spills:
                 self._wake(True)  # immediately
 
-    def raised(self, place: int, error: BaseException) -> None:
-        """Report an error of the key function; the item with this index was not accepted."""
+    def raised(self, place: int) -> None:
+        """Note that the key function raised: the item with this index was not accepted."""
         self.pack.receipts.pop(place, None)
-        self._on_error(error)
 
     # -- in ----------------------------------------------------------------------------------------
 
@@ -347,19 +344,69 @@ class KeyedGatherer(Generic[T]):
 
     # -- evicted -----------------------------------------------------------------------------------
 
-    @property
-    def _evictions(self) -> Evictions[T]:
-        lanes, queue, release = self._lanes, self._queue, self._release
-        return Evictions(lanes, self._eras, queue, self.pack, self._ledger, release)
-
     def evict_oldest(self) -> Evicted[T] | None:
         """Evict the first item of the oldest batch, or of an older lane."""
-        return self._evictions.oldest(repeats=self.repeats)
+        if self._eras.is_ready:
+            entry, is_last = self._eras.pop_item()
+            if is_last:
+                self._release(entry.lane_key)
+            evicted = Evicted(entry.item, entry.size, entry.receipt)
+        else:
+            waiting, batched = self._lanes.oldest, oldest_of(self._queue, self.pack)
+            if waiting is not None and (batched is None or waiting.at < batched):
+                self._lanes.drop_first(waiting.lane_key)
+                self._eras.left_lane(waiting.era)
+                evicted = Evicted(waiting.item, waiting.size, waiting.receipt)
+            elif batched is not None:
+                evicted = self._evict_batched()
+            else:
+                return None
+        self._ledger.left_queue(1, evicted.size)
+        return evicted
+
+    def _evict_batched(self) -> Evicted[T]:
+        if self._queue:
+            keys: list[Hashable] = self._queue.batches[0].lanes
+            key = keys[0]
+            is_last = not self.repeats or keys.count(key) == 1
+            evicted = self._queue.pop_item()
+        else:
+            evicted, key, is_last = self.pack.pop_keyed()
+        if is_last:
+            self._release(key)
+        return evicted
 
     def withdraw(self, matches: Matches, now: float) -> list[Leftover[T]]:
-        """Evict the items with matching receipts; keys without further items in batches are free."""
+        """Evict the items with matching receipts; keys without further items in batches are free.
+
+        Lanes come first: a key that is released begins its next turn.
+        """
         self._now = now
-        return self._evictions.withdraw(matches, self._numbers.last + 1)
+
+        def is_gone(entry: Waiting[T]) -> bool:
+            return entry.receipt is not None and matches(entry.receipt)
+
+        waiting = self._lanes.drop_where(is_gone)
+        for entry in waiting:
+            self._eras.left_lane(entry.era)
+        late = self._eras.withdraw(is_gone)
+        parts = self._queue.withdraw(matches)
+        opened = self.pack.withdraw(matches, self._numbers.last + 1)
+        parts += () if opened is None else (opened,)
+        gone = [leftover for part in parts for leftover in part.leftovers()]
+        gone += [entry.leftover for entry in (*late, *waiting)]
+        size = sum(part.bytes for part in parts) + sum(entry.size for entry in (*late, *waiting))
+        self._ledger.left_queue(len(gone), size)
+        lanes = [entry.lane_key for entry in late] + [key for part in parts for key in part.lanes]
+        if lanes:
+            batched = self._batched_keys()
+            for key in dict.fromkeys(key for key in lanes if key not in batched):
+                self._release(key)
+        return gone
+
+    def _batched_keys(self) -> set[Hashable]:
+        keys = self._eras.ready_keys().union(self.pack.opened.keys)
+        return keys.union(*(batch.lanes for batch in self._queue.batches))
 
     def resubmit(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
         """Accept items of one key in front of its lane; a hold remains."""
@@ -414,77 +461,3 @@ class KeyedGatherer(Generic[T]):
         if (batched := oldest_of(self._queue, self.pack)) is not None:
             ages.append(batched)
         return Snapshot(len(self.pack.items), len(self._queue), min(ages, default=None))
-
-
-class Evictions(NamedTuple, Generic[T]):
-    """The possible places of an item in a keyed gatherer. `release` ends a key's turn."""
-
-    lanes: Lanes[Waiting[T]]
-    eras: Eras[T]
-    queue: Queue[T]
-    pack: KeyedPack[T]
-    ledger: Ledger
-    release: Callable[[Hashable], None]
-
-    def oldest(self, *, repeats: bool) -> Evicted[T] | None:
-        """Evict the first item of the oldest batch, or of an older lane."""
-        if self.eras.is_ready:
-            entry, is_last = self.eras.pop_item()
-            if is_last:
-                self.release(entry.lane_key)
-            evicted = Evicted(entry.item, entry.size, entry.receipt)
-        else:
-            waiting, batched = self.lanes.oldest, oldest_of(self.queue, self.pack)
-            if waiting is not None and (batched is None or waiting.at < batched):
-                self.lanes.drop_first(waiting.lane_key)
-                self.eras.left_lane(waiting.era)
-                evicted = Evicted(waiting.item, waiting.size, waiting.receipt)
-            elif batched is not None:
-                evicted = self._batched(repeats=repeats)
-            else:
-                return None
-        self.ledger.left_queue(1, evicted.size)
-        return evicted
-
-    def _batched(self, *, repeats: bool) -> Evicted[T]:
-        if self.queue:
-            keys: list[Hashable] = self.queue.batches[0].lanes
-            key = keys[0]
-            is_last = not repeats or keys.count(key) == 1
-            evicted = self.queue.pop_item()
-        else:
-            evicted, key, is_last = self.pack.pop_keyed()
-        if is_last:
-            self.release(key)
-        return evicted
-
-    def withdraw(self, matches: Matches, number: int) -> list[Leftover[T]]:
-        """Evict the items with matching receipts; those of the open batch have this number.
-
-        Lanes come first: a key that is released begins its next turn.
-        """
-
-        def is_gone(entry: Waiting[T]) -> bool:
-            return entry.receipt is not None and matches(entry.receipt)
-
-        waiting = self.lanes.drop_where(is_gone)
-        for entry in waiting:
-            self.eras.left_lane(entry.era)
-        late = self.eras.withdraw(is_gone)
-        parts = self.queue.withdraw(matches)
-        opened = self.pack.withdraw(matches, number)
-        parts += () if opened is None else (opened,)
-        gone = [leftover for part in parts for leftover in part.leftovers()]
-        gone += [entry.leftover for entry in (*late, *waiting)]
-        size = sum(part.bytes for part in parts) + sum(entry.size for entry in (*late, *waiting))
-        self.ledger.left_queue(len(gone), size)
-        lanes = [entry.lane_key for entry in late] + [key for part in parts for key in part.lanes]
-        if lanes:
-            batched = self._batched_keys()
-            for key in dict.fromkeys(key for key in lanes if key not in batched):
-                self.release(key)
-        return gone
-
-    def _batched_keys(self) -> set[Hashable]:
-        keys = self.eras.ready_keys().union(self.pack.opened.keys)
-        return keys.union(*(batch.lanes for batch in self.queue.batches))

@@ -37,8 +37,8 @@ class FastPath(Protocol[T]):
     breaks: Callable[[BaseException, Sequence[T]], object]
     """Breaks the batcher after a failed step; the items were not accepted."""
 
-    def raised(self, place: int, error: BaseException) -> None:
-        """Report an error of the key function; the item with this index was not accepted."""
+    def raised(self, place: int) -> None:
+        """Note that the key function raised: the item with this index was not accepted."""
 
     def pass_by(self, item: T, key: Hashable) -> None:
         """Put an item into its lane, past the open batch."""
@@ -74,8 +74,8 @@ class KeyedOpenBatch(list[T]):
             key = key_of(item)
             if type(key) not in PLAIN:
                 key = self._gatherer.names.known(key)
-        except BaseException as error:
-            self._gatherer.raised(len(self), error)
+        except BaseException:
+            self._gatherer.raised(len(self))
             raise
         try:
             if key in self._active:

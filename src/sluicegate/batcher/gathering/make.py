@@ -34,13 +34,11 @@ def gathering_for(
     *,
     wake: Wake,
     time: HasClock,
-    on_error: Callable[[BaseException], object],
     breaks: Callable[[BaseException, Sequence[T]], object],
 ) -> Gathering[T]:
     """Build a plain gatherer, a keyed one, or one of these per tenant.
 
-    `on_error` receives errors of an item's functions, `breaks` those of a failed step, with the
-    item that was not accepted.
+    `breaks` receives the errors of a failed step, with the item that was not accepted.
     """
     limits, key, tenant, tenants = setup.limits, setup.key, setup.tenant, setup.tenants
     shape = Shape(limits.max_items, limits.max_bytes, limits.delay, setup.sized)
@@ -52,9 +50,7 @@ def gathering_for(
     def scale_of(ledger: Ledger, window: AddWindow) -> Scale[T] | None:
         if setup.measure is None or tenant is not None:  # tenants' sizes are booked twice
             return None
-        return Scale(
-            setup.measure, shape.max_bytes, ledger, window, on_error=on_error, breaks=breaks
-        )
+        return Scale(setup.measure, shape.max_bytes, ledger, window, breaks=breaks)
 
     def one(ledger: Ledger, window: AddWindow) -> Gathering[T]:
         if key is None:
@@ -74,7 +70,6 @@ def gathering_for(
             evicts=evicts,
             parking=Parking(setup.on_key_failure, setup.max_parked_items),
             wake=wake if tenant is None else now,
-            on_error=on_error,
             breaks=breaks,
             scale=scale_of(ledger, window),
             odd_keys=tenant is not None,  # a tenant's first key is looked up earlier
@@ -93,9 +88,7 @@ def gathering_for(
         cap_items=tenants.max_pending_items,
         cap_bytes=tenants.max_pending_bytes,
     )
-    gatherer = TenantGatherer(
-        rules, shape, ledger, numbers, window=window, now=now, on_error=on_error
-    )
+    gatherer = TenantGatherer(rules, shape, ledger, numbers, window=window, now=now)
     holds = None if key is None else TenantHolds(gatherer)
     one_by_one, together = gatherer.identity, gatherer.identities
     return Gathering(gatherer, shape, gatherer.pack, one_by_one, together, holds)

@@ -83,14 +83,13 @@ class TenantGatherer(Generic[T]):
         *,
         window: AddWindow,
         now: Callable[[], float],
-        on_error: Callable[[BaseException], object],
     ) -> None:
         self.rules = rules
         self._shape = shape
         self._ledger = ledger
         self._numbers = numbers
         self._queues: dict[Hashable, TenantQueue[T]] = {}
-        self._router: TenantRouter[T] = TenantRouter(rules.tenant, self._queues, window, on_error)
+        self._router: TenantRouter[T] = TenantRouter(rules.tenant, self._queues, window)
         self.pack: Pack[T] = Pack(sized=False, make=lambda: self._router)
         self._turns: Turns[TenantQueue[T]] = Turns()
         self._dues: Agenda[TenantQueue[T]] = Agenda(self._due_of)
@@ -419,7 +418,7 @@ class TenantRouter(list[Any], Generic[T]):
     path by its length.
     """
 
-    __slots__ = ("_on_error", "_queues", "_tenant_of", "_window")
+    __slots__ = ("_queues", "_tenant_of", "_window")
 
     join = list[Any].append
     """Count an item."""
@@ -429,12 +428,10 @@ class TenantRouter(list[Any], Generic[T]):
         tenant: Callable[[T], object],
         queues: dict[Hashable, TenantQueue[T]],
         window: AddWindow,
-        on_error: Callable[[BaseException], object],
     ) -> None:
         self._tenant_of = tenant
         self._queues = queues
         self._window = window
-        self._on_error = on_error
 
     def append(self, item: T, /) -> None:
         """Append an item to its tenant's open batch.
@@ -446,13 +443,9 @@ class TenantRouter(list[Any], Generic[T]):
         whole = self._window
         receipts = whole.receipts
         receipt = receipts.pop(len(self), None) if receipts else None
-        try:
-            tenant = self._tenant_of(item)
-            if type(tenant) not in PLAIN:
-                tenant = identity(tenant, "tenant")
-        except Exception as error:
-            self._on_error(error)
-            raise
+        tenant = self._tenant_of(item)
+        if type(tenant) not in PLAIN:
+            tenant = identity(tenant, "tenant")
         queue = self._queues.get(tenant)
         if queue is None or len(self) >= whole.try_limit:  # the function may have used the batcher
             raise NeedsSlowPath(Known(tenants=(tenant,)))

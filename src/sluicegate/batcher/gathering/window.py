@@ -180,7 +180,7 @@ class Scale(Generic[T]):
     `max_bytes`.
     """
 
-    __slots__ = ("_ledger", "_max_bytes", "_measure", "_on_error", "_room", "_window", "breaks")
+    __slots__ = ("_ledger", "_max_bytes", "_measure", "_room", "_window", "breaks")
 
     def __init__(
         self,
@@ -189,7 +189,6 @@ class Scale(Generic[T]):
         ledger: Ledger,
         window: AddWindow,
         *,
-        on_error: Callable[[BaseException], object],
         breaks: Callable[[BaseException, Sequence[T]], object],
     ) -> None:
         self.breaks = breaks
@@ -197,7 +196,6 @@ class Scale(Generic[T]):
         self._max_bytes = max_bytes
         self._ledger = ledger
         self._window = window
-        self._on_error = on_error
         self._room = 0.0
 
     def allow(self, filled: int) -> None:
@@ -215,11 +213,7 @@ class Scale(Generic[T]):
         window = self._window
         receipts, place = window.receipts, len(opened)
         receipt = receipts.pop(place, None) if receipts else None
-        try:
-            size = self._measure(item)
-        except BaseException as error:
-            self._on_error(error)
-            raise
+        size = self._measure(item)
         if (
             type(size) is not int
             or not 0 <= size <= self._room
