@@ -20,10 +20,10 @@ OTHERWISE = {
 
 WITHOUT_ANNOTATION = {
     "Enqueued", "KeyFunction", "LogFigures", "PublishAck", "QueueFigures", "RecordMetadata",
-    "StoredObject", "StreamReport",
+    "StoredObject",
 }  # fmt: skip
-"""The `detail` of a receipt, whose type is that of its sink; the `report` of `foreach_batch`; a part
-of the type of `JetStreamSource(key=)`; the figures of a monitor, a parameter of its base class.
+"""The `detail` of a receipt, whose type is that of its sink; a part of the type of
+`JetStreamSource(key=)`; the figures of a monitor, a parameter of its base class.
 """
 
 

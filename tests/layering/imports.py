@@ -43,6 +43,7 @@ DEFERRED = {
         "sluicegate.testing.plugin",
         "sluicegate.testing",
     ): "only tests that ask for a server pay for it",
+    ("sluicegate.spark.avro", "sluicegate.kafka"): "every worker of Spark would pay for it",
 }
 
 

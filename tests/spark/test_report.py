@@ -1,11 +1,10 @@
-"""The report of a write: as text, in a notebook, and while the write runs.
+"""The report of a write: as text, and in a notebook.
 
 White box: the parts of a report, made by hand.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,8 +12,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from sluicegate import Batch, PermanentError, WriteResult
-from sluicegate.spark import PipelineReport, SparkWriteReport, foreach_batch, write_dataframe
-from sluicegate.spark.report import StreamReport, UnitReport
+from sluicegate.spark import PipelineReport, SparkWriteReport, foreach_batch
+from sluicegate.spark.report import UnitReport
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +50,7 @@ def test_a_report_prints_its_units_in_terminals_and_notebooks() -> None:
 
 
 def test_rows_of_a_skipped_write_are_duplicates_and_not_delivered() -> None:
-    """In the report of a write, of a stream and of a pipeline, as in their tables."""
+    """In the report of a write and of a pipeline, as in their tables."""
     again = SparkWriteReport(
         (
             UnitReport(0, rows=10, duplicate=10, skipped=True),
@@ -61,9 +60,6 @@ def test_rows_of_a_skipped_write_are_duplicates_and_not_delivered() -> None:
     assert (again.delivered, again.duplicate) == (4, 11)
     counts = "15 rows: 4 delivered, 11 duplicate, 0 dead letters, 0 retries"
     assert str(again).startswith(counts)
-    history = StreamReport()
-    history.add(7, again)
-    assert str(history).endswith(f"{counts}, in 2 tasks")
     assert str(PipelineReport(name="p").after(again)) == f"p: {counts}, in 1 write"
 
 
@@ -71,7 +67,6 @@ def test_a_report_without_rows_prints() -> None:
     empty = "0 rows: 0 delivered, 0 dead letters, 0 retries, in"
     assert str(SparkWriteReport(())) == f"{empty} 0 tasks"
     assert str(SparkWriteReport((UnitReport(partition=0),))).startswith(f"{empty} 1 tasks\n")
-    assert str(StreamReport()).endswith(f"{empty} 0 tasks")
 
 
 # -- on a real Spark -------------------------------------------------------------------------------
@@ -83,26 +78,9 @@ def odd_hundreds_fail(batch: Batch[Any]) -> WriteResult:
     )
 
 
-def test_a_write_is_watched(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """P-T12: the bar ends with the counts of the report; the caller's job group is unchanged."""
-    spark.sparkContext.setLocalProperty("spark.jobGroup.id", "mine")
-    df = spark.range(0, 1000, numPartitions=3)
-    report = write_dataframe(
-        df, odd_hundreds_fail, chunk_rows=100, dead_letters="return", progress=True
-    )
-    shown = re.sub(r"\s+", " ", capsys.readouterr().err)
-    assert "3/3 tasks, 1,000 rows" in shown
-    assert "5 dead letters" in shown
-    assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == "mine"
-    spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
-    write_dataframe(df, odd_hundreds_fail, max_dead_letters=5)
-    assert capsys.readouterr().err == ""
-    assert [unit.began_at > 0 for unit in report.units] == [True] * 3
-
-
 @pytest.mark.long
 def test_a_stream_keeps_its_tallies(spark: Any, tmp_path: Path) -> None:
-    """Per micro-batch, under the numbers of the query's own progress."""
+    """One report per micro-batch."""
     source = tmp_path / "in"
     source.mkdir()
     for number in range(3):
@@ -110,7 +88,8 @@ def test_a_stream_keeps_its_tallies(spark: Any, tmp_path: Path) -> None:
             "".join(f'{{"id": {100 * row}}}\n' for row in range(10))
         )
     rows = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(source))
-    write = foreach_batch(odd_hundreds_fail, dead_letters="return")
+    reports: list[SparkWriteReport] = []
+    write = foreach_batch(odd_hundreds_fail, dead_letters="return", on_report=reports.append)
     query = (
         rows.writeStream.foreachBatch(write)
         .trigger(availableNow=True)
@@ -118,18 +97,6 @@ def test_a_stream_keeps_its_tallies(spark: Any, tmp_path: Path) -> None:
         .start()
     )
     assert query.awaitTermination(120)
-    assert [
-        (number, report.rows, report.failed) for number, report in write.report.batches.items()
-    ] == [(0, 10, 5), (1, 10, 5), (2, 10, 5)]
-    assert str(write.report).startswith(
-        "3 micro-batches; of the last 3: 30 rows: 15 delivered, 15 dead letters"
-    )
-    assert {each["batchId"] for each in query.recentProgress} == {*write.report.batches}
-
-
-def test_a_stream_keeps_the_last_batches_only() -> None:
-    stream = StreamReport(keep=2)
-    for number in (0, 1, 1, 2):
-        stream.add(number, REPORT)
-    assert (stream.count, [*stream.batches]) == (4, [1, 2])
-    assert stream.total.rows == 400
+    assert [(report.rows, report.delivered, report.failed) for report in reports] == [
+        (10, 5, 5)
+    ] * 3

@@ -3,7 +3,7 @@
 Provisional: its public names may change in a minor release.
 
 - `write`: a DataFrame or a stream; `levels`: its delivery level; `source`, `registration` and
-  `options`: a sink as a Spark format; `report` and `progress_bar`.
+  `options`: a sink as a Spark format; `report`.
 - `description`: a sink on its way to the executors; `destination`: the rows that it accepts;
   `task`: the write of one partition there.
 - `keys`, `latest`, `content`, `values`: the rows: their order per key, the last of each key, their
@@ -14,12 +14,21 @@ Provisional: its public names may change in a minor release.
 """
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from .._core.extras import missing
-from .._core.public import publish, publish_all
+from .._core.public import later, publish, publish_all
 from .pipeline.declaration import PipelineError
-from .pipeline.pipeline import Pipeline
 from .report import DeadLettersError, PipelineReport, SparkWriteReport
+
+if TYPE_CHECKING:
+    from .listener import PrometheusQueryListener
+    from .pipeline.pipeline import Pipeline
+else:  # not needed by workers, each of which imports this package
+    __getattr__, __dir__ = later(
+        __name__,
+        {"listener": ["PrometheusQueryListener"], "pipeline.pipeline": ["Pipeline"]},
+    )
 
 __all__ = [
     "DeadLettersError",
@@ -45,7 +54,6 @@ try:
     from .debezium import debezium_changes
     from .java import connector_jars
     from .keys import keyed
-    from .listener import PrometheusQueryListener
     from .registration import Registration, register
     from .write import foreach_batch, write_dataframe
 except ModuleNotFoundError as error:
@@ -65,7 +73,9 @@ except ModuleNotFoundError as error:
 
         return type(name, (), {"__init__": refuse, "__module__": __name__})
 
-    globals().update({name: _stand_in(name) for name in __all__ if name not in globals()})
+    globals().update(
+        {name: _stand_in(name) for name in __all__ if name not in {*globals(), "Pipeline"}}
+    )
 
-publish(__name__, Pipeline, PipelineError, PipelineReport)
+publish(__name__, PipelineError, PipelineReport)
 publish_all(__name__)

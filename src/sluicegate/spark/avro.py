@@ -2,7 +2,8 @@
 
 1. The functions decode in Spark's Python workers, by the codec that consumers use: each record has the
    schema that it names, so a topic may have any number of them.
-2. A worker keeps the schemas that it has loaded, for all its tasks.
+2. A worker keeps the schemas that it has loaded, for all its tasks. The codec is loaded when it is
+   used: every worker imports this module.
 3. A record that cannot be decoded fails the query, or with `try_` is NULL. A registry that does not
    answer fails the query with both, and Spark's next attempt asks it again.
 """
@@ -19,10 +20,11 @@ from pyspark.sql.types import StringType
 
 from .._core.errors import PermanentError
 from .._core.values.encoding import json_form
-from ..kafka import Avro, SchemaRegistry
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
+
+    from ..kafka import Avro
 
 
 def register_avro(spark: SparkSession, registry: str) -> None:
@@ -60,6 +62,8 @@ _JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_jso
 
 @lru_cache(maxsize=8)
 def _codec(registry: str) -> Avro:
+    from ..kafka import Avro, SchemaRegistry
+
     return Avro(SchemaRegistry(registry))
 
 

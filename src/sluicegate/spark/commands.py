@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
-from importlib.util import find_spec
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .._core.errors import MissingExtra, SluicegateError
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_COUNTS = ("writes", "rows", "delivered", "duplicate", "dead_letters", "failed", "retries")
 
 
 def _options(parser: Parser) -> None:
@@ -66,11 +65,6 @@ def _options(parser: Parser) -> None:
                 action="store_true",
                 help="read and count the rows, and write nothing",
             )
-            command.add_argument(
-                "--plain",
-                action="store_true",
-                help="print progress as plain lines, also on a terminal",
-            )
         else:
             command.add_argument(
                 "--spark", action="store_true", help="start Spark and let it check the plan too"
@@ -87,15 +81,11 @@ def pipeline(options: argparse.Namespace) -> int:
         if options.action == "explain":
             print(declared.explain())
         declared.validate()
-        for doubt in declared.doubts():
-            print(f"{doubt} (not sure)", file=sys.stderr)
         if options.action == "run":
             _need_java()
             if options.since is not None and not declared.incremental:
                 raise PipelineError([Mistake(("--since",), "has no meaning without [incremental]")])
-            return _Run(
-                declared, plain=options.plain, since=options.since, is_dry=options.dry_run
-            ).main()
+            return _Run(declared, since=options.since, is_dry=options.dry_run).main()
         if options.spark:
             _need_java()
             plan = declared.plan()
@@ -124,15 +114,17 @@ def _need_java() -> None:
         raise MissingExtra(message)
 
 
+_print = partial(print, flush=True)
+
+
 class _Run:
     """One run and its output."""
 
-    def __init__(self, declared: Pipeline, *, plain: bool, since: str | None, is_dry: bool) -> None:
+    def __init__(self, declared: Pipeline, *, since: str | None, is_dry: bool) -> None:
         self._declared = declared
         self._since = since
         self._is_dry = is_dry
-        self._view = RunView(plain=plain)
-        self._progress = False if plain else None
+        self._writes = 0
         self._stop = threading.Event()
         self._signals = 0
         self._report: PipelineReport | None = None
@@ -141,7 +133,7 @@ class _Run:
     def main(self) -> int:
         """Run the pipeline to its end; return the exit code."""
         thread = threading.Thread(target=self._work, name="sluicegate pipeline", daemon=True)
-        self._view.print_line(f"{self._declared.name}: starting Spark")
+        _print(f"{self._declared.name}: starting Spark")
         with self._signals_seen():
             thread.start()
             while thread.is_alive() and self._signals < 2:
@@ -153,16 +145,21 @@ class _Run:
     def _work(self) -> None:
         try:
             if self._is_dry:
-                self._view.print_line(self._declared.dry_run(since=self._since))
+                _print(self._declared.dry_run(since=self._since))
                 return
             self._report = self._declared.run(
-                on_report=self._view.wrote,
+                on_report=self._wrote,
                 stop=self._stop,
-                progress=self._progress,
                 since=self._since,
             )
         except BaseException as error:
             self._error = error
+
+    def _wrote(self, report: SparkWriteReport) -> None:
+        """Print a line for a finished write, unless it was empty. Called in the run's thread."""
+        self._writes += 1
+        if report.rows:
+            _print(f"write {self._writes}: {report}")
 
     @contextmanager
     def _signals_seen(self) -> Iterator[None]:
@@ -179,21 +176,20 @@ class _Run:
         if self._declared.stream is None:
             cancel()
         elif self._signals == 1:
-            self._view.print_line(
-                "interrupted: ending after this micro-batch; interrupt again to end it now"
-            )
+            _print("interrupted: ending after this micro-batch; interrupt again to end it now")
 
     def _end(self) -> int:
-        if self._report is not None:
-            self._view.sum_up(self._report)
+        report = self._report
+        if report is not None:
+            _print(str(report) if report.writes else f"{report.name}: nothing new")
         if self._signals:
-            self._view.print_line("interrupted")
+            _print("interrupted")
             return INTERRUPTED
         if self._error is not None:
             return self._exit_code_of(self._error)
         if self._is_dry:
             return OK
-        return FAILED if self._report is None or self._report.failed else OK
+        return FAILED if report is None or report.failed else OK
 
     def _exit_code_of(self, error: BaseException) -> int:
         if isinstance(error, PipelineError):
@@ -210,46 +206,11 @@ class _Run:
         return BAD_USE if isinstance(error, MissingExtra) else FAILED
 
 
-class RunView:
-    """Prints lines and a table; without a terminal or with `plain`, only lines."""
-
-    def __init__(self, *, plain: bool) -> None:
-        self._is_plain = plain or not sys.stdout.isatty() or find_spec("rich") is None
-        self._writes = 0
-
-    def print_line(self, text: str) -> None:
-        """Print a line."""
-        print(text, flush=True)
-
-    def wrote(self, report: SparkWriteReport) -> None:
-        """Print a line for a finished write, unless it was empty. Called in the run's thread."""
-        self._writes += 1
-        if report.rows:
-            self.print_line(f"write {self._writes}: {report}")
-
-    def sum_up(self, report: PipelineReport) -> None:
-        """Print the counts of the whole run."""
-        if not report.writes:
-            self.print_line(f"{report.name}: nothing new")
-            return
-        counts = {name.replace("_", " "): f"{getattr(report, name):,}" for name in _COUNTS}
-        if self._is_plain:
-            for name, count in counts.items():
-                self.print_line(f"{name:>12}  {count}")
-            return
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(*counts, title=report.name)
-        table.add_row(*counts.values())
-        Console().print(table)
-
-
 GROUP = Group(
     description="Validate a pipeline's file, explain its steps, run it on Spark, or package its "
     "runner.",
     example="sluicegate pipeline run sales.toml",
     options=_options,
     run=pipeline,
-    extras={"pyspark": "pipeline", "rich": "pipeline"},
+    extras={"pyspark": "pipeline"},
 )

@@ -127,30 +127,31 @@ def _needs_text(kind: Any) -> bool:
     return any(_needs_text(each) for each in inner if each is not None)
 
 
-class HashedBatches:
-    """Record batches with their row hashes removed and summed."""
+class SummedBatches:
+    """Record batches from which a column of numbers of 64 bits is removed and summed."""
 
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+    def __init__(self, batches: Iterable[pa.RecordBatch], column: str) -> None:
         self._batches = iter(batches)
+        self._column = column
         self.total: int | None = None
-        """The sum so far, as a signed number of 64 bits; `None` before the first hash."""
+        """The sum so far, as a signed number of 64 bits; `None` before the first batch with it."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self
 
     def __next__(self) -> pa.RecordBatch:
         batch = next(self._batches)
-        if CONTENT not in batch.schema.names:
+        if self._column not in batch.schema.names:
             return batch
-        hashes = batch.column(CONTENT).to_numpy().view(np.uint64)
-        self.total = as_int64((self.total or 0) + int(hashes.sum(dtype=np.uint64)))
-        return batch.drop_columns(CONTENT)
+        numbers = batch.column(self._column).to_numpy().view(np.uint64)
+        self.total = as_int64((self.total or 0) + int(numbers.sum(dtype=np.uint64)))
+        return batch.drop_columns(self._column)
 
 
 def mark_chunks(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     """Remove the row hashes from chunks; mark each chunk with the sum, if it had hashes."""
     for chunk in chunks:
-        summed = HashedBatches([chunk.rows])
+        summed = SummedBatches([chunk.rows], CONTENT)
         rows = next(summed)
         yield (
             chunk

@@ -44,7 +44,7 @@ NOTE = (
     "sluicegate opened the sink on the driver to check it; if only the executors can reach the "
     "destination, pass check=False"
 )
-_ADVICE = (
+ADVICE = (
     "the module {module} is missing on an executor, whose Python is {python}. If the driver has "
     "another one, set the environment variable PYSPARK_PYTHON to its path before Spark starts. "
     "Otherwise install the package that has it on the executors, or send an environment with "
@@ -74,7 +74,7 @@ def _loader() -> Callable[[bytes], Any]:
         try:
             return pickle.loads(data)  # noqa: S301  # created by the driver of this job
         except ModuleNotFoundError as error:
-            told = _ADVICE.format(module=error.name, python=sys.executable)
+            told = ADVICE.format(module=error.name, python=sys.executable)
             raise ModuleNotFoundError(told, name=error.name) from error
 
     return load

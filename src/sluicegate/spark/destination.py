@@ -38,13 +38,19 @@ class JudgesColumns(Protocol):
 
 def refused_columns(sink: object, schema: Any) -> dict[str, str]:
     """Return the columns that `sink`, or an inner sink of the same items, cannot write, and why."""
-    if isinstance(sink, JudgesColumns):
-        return dict(sink.refused_columns(schema))
     found: dict[str, str] = {}
-    for inner in _inner_sinks(sink):
-        for name, why in refused_columns(inner, schema).items():
-            found.setdefault(name, why)
+    for judge in _outermost(sink, JudgesColumns):
+        found = {**judge.refused_columns(schema), **found}
     return found
+
+
+def _outermost(sink: object, kind: Any) -> Iterator[Any]:
+    """Yield `sink` if it is of the kind, else the outermost inner sinks of the same items."""
+    if isinstance(sink, kind):
+        yield sink
+    else:
+        for inner in _inner_sinks(sink):
+            yield from _outermost(inner, kind)
 
 
 def _inner_sinks(sink: object) -> Iterable[object]:
@@ -64,13 +70,9 @@ class ReplacesRows(Protocol):
 
 def replaced_by(sink: object) -> Iterator[tuple[str, ...]]:
     """Return the known keys of `sink`, or of all inner sinks of the same items."""
-    if isinstance(sink, ReplacesRows):
-        if (columns := sink.replaces_by) is not None:
-            yield columns
-        return
-    inner = inner_of(sink)
-    for each in branches_of(sink) if inner is None else (inner,):
-        yield from replaced_by(each)
+    for each in _outermost(sink, ReplacesRows):
+        if each.replaces_by is not None:
+            yield each.replaces_by
 
 
 @runtime_checkable
@@ -85,10 +87,7 @@ class ScattersKeys(Protocol):
 
 def scattered_by(sink: object) -> str | None:
     """Return the first reason of `sink` or an inner sink of the same items; `None` without any."""
-    if isinstance(sink, ScattersKeys):
-        return sink.scatters_keys
-    inner = inner_of(sink)
-    found = map(scattered_by, branches_of(sink) if inner is None else (inner,))
+    found = (each.scatters_keys for each in _outermost(sink, ScattersKeys))
     return next((reason for reason in found if reason is not None), None)
 
 

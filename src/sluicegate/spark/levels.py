@@ -231,27 +231,17 @@ def write_units(run: Callable[[], Ran]) -> SparkWriteReport:
     Raises the errors of `run`, and `UnknownOutcomeError` if a standby takes over in each of three
     runs.
     """
-    for _ in range(RUNS - 1):
-        ran = run()
-        fault = _fault(ran)
-        if fault is None:
-            return ran.report
+    runs = 1
+    while len((ran := run()).histories) > 1:
+        fault = (
+            f"another server took over while units were committed ({', '.join(sorted(ran.histories))}"
+            "), and may lack those of the earlier server"
+        )
+        if runs == RUNS:
+            raise UnknownOutcomeError(fault)
         logger.warning("the job runs again: %s", fault)
-    ran = run()
-    fault = _fault(ran)
-    if fault is not None:
-        raise UnknownOutcomeError(fault)
+        runs += 1
     return ran.report
-
-
-def _fault(ran: Ran) -> str | None:
-    if len(ran.histories) <= 1:
-        return None
-    histories = ", ".join(sorted(ran.histories))
-    return (
-        f"another server took over while units were committed ({histories}), and may lack "
-        "those of the earlier server"
-    )
 
 
 def write_atomically(

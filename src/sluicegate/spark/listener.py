@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from .._core.public import publish
 from ..telemetry.prometheus import PrometheusInstruments, require_prometheus
 from .metrics import DURATION, QUERY, Query
 
@@ -70,3 +71,6 @@ class PrometheusQueryListener(StreamingQueryListener):
             self._queries[name] = Query()
             self._instruments.watch(name, self._queries[name].stats, tenants=0)
         return self._queries[name]
+
+
+publish("sluicegate.spark", PrometheusQueryListener)

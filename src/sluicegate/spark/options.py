@@ -2,7 +2,7 @@
 
 1. Options declare one sink as `[sinks.NAME]` does in a pipeline's file: `sink` is its kind, and any
    other option an argument of its class. `SinkMaker` builds both. `OPTIONS` has the names that are
-   customary in Spark, and the arguments that they set.
+   customary in Spark, most of them for tables, and the arguments that they set.
 2. Names are compared without case and underscores, since Spark lowers them. Values are those of
    TOML, and text needs no quotes.
 3. Everything is checked on the driver, before a row is read. One error lists all mistakes; it never
@@ -16,19 +16,18 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
-from .._core.checks import bad
+from .._core.checks import bad, count
 from .._core.errors import ConfigError
 from .pipeline.declaration import Destination, Layer, Mistake, format_path, suggest
 from .pipeline.sinks import TERMINALS, SinkMaker, class_of
 from .task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql.types import StructType
 
@@ -37,18 +36,11 @@ if TYPE_CHECKING:
 _ADDED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
 _ADDRESS = {"kafka": "bootstrap", "nats": "servers", "postgres": "dsn"}
 """The argument that `url` sets, where it has another name."""
-_LOGIN = {"kafka": ("sasl_username", "sasl_password"), "nats": ("user", "password")}
-_WRITE_MODES: Mapping[str, Mapping[str, str]] = {
-    "elasticsearch": {"append": "index", "upsert": "upsert"},
-    "postgres": {"append": "error", "upsert": "update", "ignore": "ignore"},
-    "sql": {"append": "error", "upsert": "update", "ignore": "ignore"},
-}
-_OF_CONNECTION: Mapping[str, re.Pattern[str]] = {
-    "kafka": re.compile(r"(?!(topic|topic_field|key|value|headers|timestamp|partition)$)"),
-    "nats": re.compile(r"(?!(subject|subject_field|value|headers|message_id|expected_\w+)$)"),
-    "postgres": re.compile(r"(dsn|password|connect_options|prepared_statements|\w+_timeout)$"),
-}
-"""The arguments that a sink for dead letters shares."""
+_TABULAR = frozenset({"postgres", "sql"})
+_HTTP = frozenset({"clickhouse", "elasticsearch", "http"})
+_WRITE_MODES = {"append": "error", "upsert": "update", "ignore": "ignore"}
+_OF_CONNECTION = re.compile(r"(dsn|password|connect_options|prepared_statements|\w+_timeout)$")
+"""The arguments of `postgres` that its sink for dead letters shares."""
 _SECRET = re.compile(r"url|dsn|servers|password|secret|token|auth", re.IGNORECASE)
 _JDBC = "jdbc:postgresql:"
 _OF_JDBC = {
@@ -90,10 +82,8 @@ class Option:
                 raise bad(self.name, value, "must be true or false")
             return value.lower() == "true"
         if isinstance(self.kind, int):
-            number = int(value) if value.isdecimal() else -1
-            if number < self.kind:
-                raise bad(self.name, value, f"must be a whole number of at least {self.kind}")
-            return number
+            number: Any = _value(self.name, value)
+            return count(self.name, number, least=self.kind)
         if not value.strip() or "\0" in value:
             raise bad(self.name, value, "must not be empty")
         return value
@@ -113,19 +103,25 @@ WRITING = (
     ),
 )  # fmt: skip
 """Options that also apply to formats made by `register`."""
-OPTIONS = (
-    Option(name="sink", default="postgres", meaning=", ".join(f"`{kind}`" for kind in (*sorted(TERMINALS), "python"))),
-    Option(name="url", meaning="the address: `postgresql://...` or `jdbc:postgresql://...`; for `kafka` and `nats` one or several, comma-separated. Never shown"),
-    Option(name="user", meaning="the user; overrides the one in `url`"),
-    Option(name="password", meaning="the password; overrides the one in `url`. Never shown"),
+LOGIN = (
+    Option(name="user", meaning="the user; overrides the one in `url`. For `kafka`, `saslUsername`"),
+    Option(name="password", meaning="the password; overrides the one in `url`. Never shown. For `kafka`, `saslPassword`"),
+)  # fmt: skip
+OF_TABLES = (
     Option(name="dbtable", meaning='`table` or `schema.table`; names with a dot or a quote in `"..."` (`postgres`, `sql`)'),
     Option(
         name="writeMode",
         default="append",
-        meaning="what happens to a row whose key exists: `append` refuses it (`elasticsearch` adds another document), `upsert` replaces the "
-        "existing row, `ignore` keeps it (`postgres`, `sql`, `elasticsearch`)",
+        meaning="what happens to a row whose key exists: `append` refuses it, `upsert` replaces the existing row, `ignore` keeps it "
+        "(`postgres`, `sql`)",
     ),
-    Option(name="mergeKeys", kind="names", default="the primary key", meaning="the key columns for `upsert` and `ignore`, comma-separated; for `elasticsearch` the one id column"),
+    Option(name="mergeKeys", kind="names", default="the primary key", meaning="the key columns for `upsert` and `ignore`, comma-separated (`postgres`, `sql`)"),
+)  # fmt: skip
+OPTIONS = (
+    Option(name="sink", default="postgres", meaning=", ".join(f"`{kind}`" for kind in (*sorted(TERMINALS), "python"))),
+    Option(name="url", meaning="the address: `postgresql://...` or `jdbc:postgresql://...`; for `kafka` and `nats` one or several, comma-separated. Never shown"),
+    *LOGIN,
+    *OF_TABLES,
     *WRITING,
     Option(name="maxRetries", kind=0, default="3", meaning="retries of a row after its first attempt; outages do not count"),
     Option(name="timeoutMs", kind=1, default="60000", meaning="the timeout of one attempt in ms"),
@@ -133,7 +129,7 @@ OPTIONS = (
         name="deadLetters",
         default="raise",
         meaning="the destination of rows that fail for good: `raise` (the write fails), a file (a path with a `/`; each worker process writes "
-        "its own), for `postgres` a table (`sluicegate dlq init` creates one), for `kafka` a topic, for `nats` a subject",
+        "its own), for `postgres` also a table (`sluicegate dlq init` creates one)",
     ),
 )  # fmt: skip
 
@@ -154,11 +150,8 @@ class WriteSettings:
         found: dict[str, Any] = {}
         for name, value in _lower_names(given).items():
             if name not in known:
-                near = [known[each].name for each in get_close_matches(name, known, n=1)]
-                rule = (
-                    f"did you mean {near[0]}?" if near else f"known: {', '.join(_names(WRITING))}"
-                )
-                raise bad("option", name, f"{whose} has no such option; {rule}")
+                near = suggest(name, _names(WRITING))
+                raise bad("option", name, f"{whose} has no such option; {near}")
             found[known[name].name] = known[name].read(value)
         cuts = replace(
             self.cuts,
@@ -225,12 +218,16 @@ class _Reading:
         self.mistakes: list[Mistake] = []
         self._origins: dict[str, str] = {}
         """The option that an argument comes from."""
+        self._kind = self.given.get("sink", "postgres").lower()
+        others: tuple[Option, ...] = () if self._kind in _TABULAR else OF_TABLES
+        if self._kind not in _TABULAR | _HTTP:
+            others += LOGIN
+        self._options = {option.name.lower(): option for option in OPTIONS if option not in others}
         self._found = {
             option.name: self._read(option)
-            for option in OPTIONS
-            if option.name.lower() in self.given
+            for name, option in self._options.items()
+            if name in self.given
         }
-        self._kind = str(self._found.get("sink", "postgres")).lower()
         self._arguments: dict[str, Any] = {}
         self.sinks: dict[str, Destination] = {}
         if self._kind not in {*TERMINALS, "python"}:
@@ -239,7 +236,8 @@ class _Reading:
         self._origins[_ADDRESS.get(self._kind, "url")] = "url"
         self._read_arguments()
         self._read_address()
-        self._read_table()
+        if self._kind in _TABULAR:
+            self._read_table()
         self.sinks["sink"] = Destination(
             kind=self._kind, arguments=self._arguments, stack=[*self._guards(), *self._letters()]
         )
@@ -290,16 +288,15 @@ class _Reading:
             {} if self._kind == "python" else signature(class_of(self._kind)).parameters
         )
         folded = {name.replace("_", ""): name for name in parameters}
-        known = {option.name.lower() for option in OPTIONS}
         takes_more = self._kind == "python" or any(
             each.kind is Parameter.VAR_KEYWORD for each in parameters.values()
         )
         for name, value in self.given.items():
             argument = folded.get(name.replace("_", ""))
-            if name in known:
+            if name in self._options:
                 continue
             if argument is None and not takes_more:
-                near = suggest(name, [*_names(OPTIONS), *parameters])
+                near = suggest(name, [*_names(self._options.values()), *parameters])
                 self._report(name, f"is unknown to {self._kind}; {near}")
             else:
                 self._put(name, argument or name, _value(name, value))
@@ -307,29 +304,22 @@ class _Reading:
             self._arguments["pool_size"] = self._found.get("maxInFlight") or WINDOW
 
     def _read_address(self) -> None:
-        found, kind = self._found, self._kind
+        found = self._found
         user, password = found.get("user"), found.get("password")
         url = found.get("url")
-        if url is not None and kind == "postgres":
-            url = self._from_jdbc(url)
-        if kind in _LOGIN or kind in {"clickhouse", "elasticsearch", "http"}:
-            if (user is None) != (password is None):
-                given, other = ("user", "password") if password is None else ("password", "user")
-                self._report(given, f"also needs {other}")
-            elif user is not None and kind in _LOGIN:
-                if kind == "kafka" and "SASL" not in str(self._arguments.get("security_protocol")):
-                    self._report("user", "needs security_protocol=SASL_SSL or SASL_PLAINTEXT")
-                for option, argument in zip(("user", "password"), _LOGIN[kind], strict=True):
-                    self._put(option, argument, found[option])
-            elif user is not None:
-                self._put("user", "auth", (user, password))
-        elif user is not None or password is not None:
-            if url is None:
+        if url is None:
+            if user is not None or password is not None:
                 self._report("user" if user is not None else "password", "needs url")
-            else:
-                url = _with_login(url, user, password)
-        if url is not None:
-            self._put("url", _ADDRESS.get(kind, "url"), url)
+            return
+        if self._kind == "postgres":
+            url = self._from_jdbc(url)
+        if self._kind in _HTTP and (user is None) != (password is None):
+            self._report("user", "must be given together with password")
+        elif self._kind in _HTTP and user is not None:
+            self._put("user", "auth", (user, password))
+        elif user is not None or password is not None:
+            url = _with_login(url, user, password)
+        self._put("url", _ADDRESS.get(self._kind, "url"), url)
 
     def _from_jdbc(self, url: str) -> str:
         """Return a URL of the JDBC driver in libpq's form, and others as they are."""
@@ -347,34 +337,22 @@ class _Reading:
         return urlunsplit((*parts[:3], renamed, parts.fragment))
 
     def _read_table(self) -> None:
-        found, kind = self._found, self._kind
-        if "dbtable" in found and found["dbtable"] is not None:
-            for argument, name in self._table_of("dbtable", found["dbtable"]).items():
-                self._put("dbtable", argument, name)
+        found = self._found
+        for argument, name in self._table_of("dbtable", found.get("dbtable")).items():
+            self._put("dbtable", argument, name)
         mode, keys = found.get("writeMode"), found.get("mergeKeys")
-        modes = _WRITE_MODES.get(kind, {})
-        for option in ("writeMode", "mergeKeys") if not modes else ():
-            if option in found:
-                self._report(
-                    option, f"has no meaning for {kind}, only for {', '.join(_WRITE_MODES)}"
-                )
-        if not modes:
-            return
-        if mode is not None and mode.lower() not in modes:
-            self._report("writeMode", f"{mode!r} must be one of {', '.join(modes)}")
+        if mode is not None and mode.lower() not in _WRITE_MODES:
+            self._report("writeMode", f"{mode!r} must be one of {', '.join(_WRITE_MODES)}")
         elif mode is not None:
-            argument = "operation" if kind == "elasticsearch" else "on_conflict"
-            self._put("writeMode", argument, modes[mode.lower()])
+            self._put("writeMode", "on_conflict", _WRITE_MODES[mode.lower()])
         if keys is not None and (mode or "append").lower() == "append":
             self._report("mergeKeys", "needs writeMode=upsert or ignore")
-        elif keys is not None and kind != "elasticsearch":
-            self._put("mergeKeys", "conflict_columns", keys)
-        elif keys is not None and len(keys) == 1:
-            self._put("mergeKeys", "id", keys[0])
         elif keys is not None:
-            self._report("mergeKeys", "must be the one id column")
+            self._put("mergeKeys", "conflict_columns", keys)
 
-    def _table_of(self, option: str, text: str) -> dict[str, str]:
+    def _table_of(self, option: str, text: str | None) -> dict[str, str]:
+        if text is None:
+            return {}
         found = _TABLE.fullmatch(text.strip())
         if found is None:
             rule = (
@@ -398,30 +376,21 @@ class _Reading:
 
     def _letters(self) -> list[Layer]:
         """The layer for dead letters, whose sink is declared next to the other one."""
-        target, kind = self._found.get("deadLetters") or "raise", self._kind
+        target = self._found.get("deadLetters") or "raise"
         if target == "raise":
             return []
-        shared: dict[str, Any] = {}
         if "/" in target:
             letters = Destination(kind="file", arguments={"path": target})
-        else:
-            if kind not in _OF_CONNECTION:
-                self._report(
-                    "deadLetters",
-                    f"{target!r} must be raise, or a path with a / in it; a table is for postgres, a "
-                    "topic for kafka, a subject for nats",
-                )
-                return []
+        elif self._kind == "postgres":
             shared = {
-                name: value
-                for name, value in self._arguments.items()
-                if _OF_CONNECTION[kind].match(name)
+                name: value for name, value in self._arguments.items() if _OF_CONNECTION.match(name)
             }
-            if kind == "postgres":
-                shared |= {"pool_size": 1, **self._table_of("deadLetters", target)}
-            else:
-                shared["topic" if kind == "kafka" else "subject"] = target
-            letters = Destination(kind=kind, arguments=shared, stack=self._guards())
+            shared |= {"pool_size": 1, **self._table_of("deadLetters", target)}
+            letters = Destination(kind="postgres", arguments=shared, stack=self._guards())
+        else:
+            rule = "must be raise, or a path with a / in it; a table is for postgres only"
+            self._report("deadLetters", f"{target!r} {rule}")
+            return []
         self.sinks["letters"] = letters
         return [Layer(kind="dead_letter", arguments={"target": "letters"})]
 
@@ -435,7 +404,7 @@ def _lower_names(given: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in lowered.items() if name not in _ADDED_BY_SPARK}
 
 
-def _names(options: Sequence[Option]) -> list[str]:
+def _names(options: Iterable[Option]) -> list[str]:
     return [option.name for option in options]
 
 

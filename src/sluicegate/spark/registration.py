@@ -18,7 +18,6 @@ from .._core import checks
 from .._core.errors import SluicegateError, SluicegateWarning
 from .._core.stacking import as_sink
 from .description import description
-from .options import WriteSettings
 from .task.results import read_report
 from .task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
 
@@ -114,6 +113,7 @@ def register(
             pyspark.__version__,
             "has no Python data sources; use write_dataframe and foreach_batch",
         )
+    from .options import WriteSettings
     from .source import Plan, RegisteredSource
 
     if not name.strip():

@@ -1,8 +1,8 @@
-"""The exact counts of a write, a stream and a pipeline, by task and in total, as values and text."""
+"""The exact counts of a write and of a pipeline, by task and in total, as values and text."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from html import escape
 from typing import Any
 
@@ -10,6 +10,7 @@ from .._core.errors import SluicegateError
 
 MOST_LINES = 20
 """Maximum number of units that a report prints."""
+_SUMMED = ("rows", "delivered", "duplicate", "dead_letters", "failed", "retries", "seconds")
 
 
 class DeadLettersError(SluicegateError):
@@ -134,14 +135,9 @@ class SparkWriteReport:
     def summary(self) -> str:
         """The totals in one line."""
         rate = f", {self.rows / self.elapsed:,.0f} rows/s" if self.elapsed else ""
-        there = f", {self.duplicate:,} duplicate" if self.duplicate else ""
-        text = (
-            f"{self.rows:,} rows: {self.delivered:,} delivered{there}, {self.dead_letters:,} dead "
-            f"letters, {self.retries:,} retries"
-        )
         behind = f", {self.stopped:,} behind a failed row" if self.stopped else ""
         earlier = f", {self.superseded:,} superseded" if self.superseded else ""
-        return f"{text}{behind}{earlier}, in {len(self.units)} tasks{rate}"
+        return f"{_counts(self)}{behind}{earlier}, in {len(self.units)} tasks{rate}"
 
     def table(self) -> list[tuple[str, ...]]:
         """A heading and one line for each unit, as text."""
@@ -184,37 +180,6 @@ class SparkWriteReport:
         return f"<pre>{escape(str(self))}</pre>"
 
 
-@dataclass(slots=True)
-class StreamReport:
-    """The reports of a stream's last `keep` micro-batches, by number."""
-
-    keep: int = 1000
-    count: int = 0
-    """Number of micro-batches so far."""
-    batches: dict[int, SparkWriteReport] = field(default_factory=dict[int, SparkWriteReport])
-    """The reports of the last micro-batches; of a repeated one, only the last report."""
-
-    def add(self, number: int, report: SparkWriteReport) -> None:
-        """Add the report of a micro-batch."""
-        self.count += 1
-        self.batches.pop(number, None)
-        self.batches[number] = report
-        while len(self.batches) > self.keep:
-            del self.batches[next(iter(self.batches))]
-
-    @property
-    def total(self) -> SparkWriteReport:
-        """The kept micro-batches as one report, with the dead rows that their reports show."""
-        reports = [*self.batches.values()]
-        dead = tuple(row for report in reports for row in report.dead_rows)
-        return SparkWriteReport(tuple(unit for report in reports for unit in report.units), dead)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.count:,} micro-batches; of the last {len(self.batches):,}: {self.total.summary}"
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineReport:
     """The exact counts of a run over all its writes: one, or one for each micro-batch of a stream."""
@@ -240,26 +205,20 @@ class PipelineReport:
 
     def after(self, report: SparkWriteReport) -> PipelineReport:
         """Add the counts of one more write."""
-        return PipelineReport(
-            name=self.name,
-            writes=self.writes + 1,
-            rows=self.rows + report.rows,
-            delivered=self.delivered + report.delivered,
-            duplicate=self.duplicate + report.duplicate,
-            dead_letters=self.dead_letters + report.dead_letters,
-            failed=self.failed + report.failed,
-            retries=self.retries + report.retries,
-            seconds=self.seconds + report.seconds,
-            last=report,
-        )
+        sums = {name: getattr(self, name) + getattr(report, name) for name in _SUMMED}
+        return replace(self, writes=self.writes + 1, last=report, **sums)
 
     def __str__(self) -> str:
-        there = f", {self.duplicate:,} duplicate" if self.duplicate else ""
-        counts = (
-            f"{self.rows:,} rows: {self.delivered:,} delivered{there}, {self.dead_letters:,} "
-            f"dead letters, {self.retries:,} retries"
-        )
-        return f"{self.name}: {counts}, in {self.writes:,} write{'s' if self.writes != 1 else ''}"
+        many = "s" if self.writes != 1 else ""
+        return f"{self.name}: {_counts(self)}, in {self.writes:,} write{many}"
+
+
+def _counts(report: SparkWriteReport | PipelineReport) -> str:
+    there = f", {report.duplicate:,} duplicate" if report.duplicate else ""
+    return (
+        f"{report.rows:,} rows: {report.delivered:,} delivered{there}, {report.dead_letters:,} dead "
+        f"letters, {report.retries:,} retries"
+    )
 
 
 def _format(value: object) -> str:

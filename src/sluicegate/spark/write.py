@@ -25,8 +25,6 @@ from .keys import (
 )
 from .latest import check_replaced, latest_rows
 from .levels import Level, Ran, write_atomically, write_units
-from .progress_bar import show_progress
-from .report import StreamReport
 from .task.partition import Partition
 from .task.results import (
     DEAD_ROWS_MARGIN,
@@ -80,7 +78,6 @@ def write_dataframe(
     unit_buffer_bytes: int = UNIT_BUFFER_BYTES,
     on_key_failure: OnKeyFailure = "skip",
     check: bool = True,
-    progress: bool | None = None,
 ) -> SparkWriteReport:
     """Write every row of `df` to `sink`, on the executors; return exact counts.
 
@@ -157,8 +154,6 @@ def write_dataframe(
         check: whether the sink is opened once here, before the job, so that a wrong address, table
             or column fails before a row is written. Pass `False` if only the executors can reach
             the destination.
-        progress: whether a bar on standard error shows tasks, rows, their rate and dead letters
-            while the job runs; default: in a terminal and in a notebook. Never on Spark Connect.
 
     Before anything runs, raises `ConfigError` for a bad argument or a column type that the sink
     cannot write, and `NotPicklableError` for a sink that cannot be pickled; with `check` also the
@@ -212,7 +207,7 @@ def write_dataframe(
         content=Content.of(df, content, is_named=app_id is not None),
         unit_buffer_bytes=checks.count("unit_buffer_bytes", unit_buffer_bytes, least=0),
     )
-    return job.run(df, check=check, progress=progress)
+    return job.run(df, check=check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +248,7 @@ class WriteJob:
     content: Content
     unit_buffer_bytes: int
 
-    def run(self, df: DataFrame, *, check: bool, progress: bool | None) -> SparkWriteReport:
+    def run(self, df: DataFrame, *, check: bool) -> SparkWriteReport:
         """Write every row of `df`; blocks. `check` opens the sink here first."""
         keys = self.keys
         check_changes(self.sink, keys.columns, keys.order_by, latest=keys.latest_only)
@@ -280,19 +275,17 @@ class WriteJob:
             rows = nested_as_json(rows)
 
         def run() -> Ran:
-            with show_progress(df.sparkSession, progress) as write:
-                partition = Partition(
-                    shipped,
-                    self.cuts,
-                    uuid4().hex,
-                    keep=self.dead_rows.keep,
-                    stop_at=self.dead_rows.stop_at,
-                    units=epoch or units,
-                    done=None if write is None else write.done,
-                    zone=zone,
-                    names=rows.columns,
-                )
-                lines = rename_plainly(rows).mapInArrow(partition, LINES).collect()
+            partition = Partition(
+                shipped,
+                self.cuts,
+                uuid4().hex,
+                keep=self.dead_rows.keep,
+                stop_at=self.dead_rows.stop_at,
+                units=epoch or units,
+                zone=zone,
+                names=rows.columns,
+            )
+            lines = rename_plainly(rows).mapInArrow(partition, LINES).collect()
             report = read_report(lines)
             if report.failed > self.dead_rows.most:
                 report.raise_for_dead_letters()
@@ -323,12 +316,12 @@ def foreach_batch(
     on_report: Callable[[SparkWriteReport], object] | None = None,
     app_id: str | None = None,
     **options: Any,
-) -> ForeachBatch:
+) -> Callable[[DataFrame, int], None]:
     """Make the function for `df.writeStream.foreachBatch(...)`: `write_dataframe` per micro-batch.
 
     Args:
         sink: as in `write_dataframe`.
-        on_report: called with each report.
+        on_report: called with each report; on Spark Connect in the server's process.
         app_id: the name under which micro-batches are committed; default: the id of the query,
             which its checkpoint keeps across restarts. Each checkpoint needs its own name: a query
             with a new or copied checkpoint counts from the position of that checkpoint, so under an
@@ -339,48 +332,28 @@ def foreach_batch(
             `check`, the sink is opened on the driver for the first micro-batch only.
 
     Spark runs a micro-batch again if its end was not recorded: it is then written again at
-    `"at_least_once"`, and skipped if committed at the other levels. The result keeps the reports as
-    `report`, a `StreamReport`; on Spark Connect the server's copy keeps them. Raises `ConfigError`
-    for `version`, and the errors of `write_dataframe`, which end the query.
+    `"at_least_once"`, and skipped if committed at the other levels. Raises `ConfigError` for
+    `version`; the function raises the errors of `write_dataframe`, which end the query.
     """
     if "version" in options:
         raise checks.bad(
             "version", options["version"], "cannot be set: it is the number of the micro-batch"
         )
-    return ForeachBatch(sink, on_report, app_id, options)
+    is_named = (
+        options.get("key") is not None
+        or options.get("delivery", "at_least_once") != "at_least_once"
+    )
 
-
-class ForeachBatch:
-    """The result of `foreach_batch`; Spark calls it with each micro-batch."""
-
-    def __init__(
-        self,
-        sink: SinkLike[Any],
-        on_report: Callable[[SparkWriteReport], object] | None,
-        app_id: str | None,
-        options: dict[str, Any],
-    ) -> None:
-        self._sink = sink
-        self._on_report = on_report
-        self._app_id = app_id
-        self._options = options
-        self._is_named = (
-            options.get("key") is not None
-            or options.get("delivery", "at_least_once") != "at_least_once"
-        )
-        self.report = StreamReport()
-        """The reports of the micro-batches so far."""
-
-    def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Write one micro-batch."""
+    def write(df: DataFrame, batch_id: int) -> None:
         name: dict[str, Any] = (
-            {"app_id": self._app_id or _query_id(df), "version": batch_id} if self._is_named else {}
+            {"app_id": app_id or _query_id(df), "version": batch_id} if is_named else {}
         )
-        report = write_dataframe(df, self._sink, **name, **self._options)
-        self._options["check"] = False
-        self.report.add(batch_id, report)
-        if self._on_report is not None:
-            self._on_report(report)
+        report = write_dataframe(df, sink, **name, **options)
+        options["check"] = False
+        if on_report is not None:
+            on_report(report)
+
+    return write
 
 
 def _query_id(df: DataFrame) -> str:

@@ -31,7 +31,7 @@ pyspark = pytest.importorskip("pyspark")
 HOME = Path(pyspark.__file__).parent
 PACKAGES = (
     *("numpy", "pandas", "python-dateutil", "six", "pytz", "tzdata", "pyarrow"),
-    *("asyncpg", "cronsim", "tenacity", "msgspec"),
+    *("asyncpg", "cronsim", "tenacity", "msgspec", "sqlglot"),
 )
 """What the executors need for a write to PostgreSQL, and the driver for a pipeline's file."""
 FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -90,10 +90,7 @@ max_datagram = 512
 """,
         mistakes=["it.host: is missing", "it.hosts: is unknown to udp; did you mean 'host'?"],
         right={"hosts": "host"},
-        explained=[
-            "sink    it: udp(host='statsd.internal', port=8125, ",
-            "at most once: the arrival of a datagram is unknown",
-        ],
+        explained=["sink    it: udp(host='statsd.internal', port=8125, "],
     ),
     "sql": Case(
         declared="""\

@@ -79,7 +79,7 @@ FOUND = """\
 : sinks.aircraft.dsn: the environment variable NOT_SET_ANYWHERE is not set
 : sources.flights.path: is missing, and csv needs it
 : sources.flights.schema: is missing: csv in a stream does not define its columns
-: steps.a.sql: reads b, which comes later; a step reads only views before it: a cycle, a -> b -> a
+: steps.a.sql: reads b, but a step reads only views before it
 : steps.b.sql: reads flihgts, but there is no such view; did you mean 'flights'?
 : steps.c.sql: cannot be read as SQL: *
 : write.view: there is no view 'bb'; did you mean 'b'?
@@ -124,7 +124,7 @@ def test_a_text_that_is_no_toml_says_where(tmp_path: Path) -> None:
 
 def test_the_example_is_right_once_its_variables_are_set() -> None:
     pipeline = Pipeline.read(EXAMPLE)
-    assert pipeline.mistakes(SET) == pipeline.doubts(SET) == ()
+    assert pipeline.mistakes(SET) == ()
     found = [str(mistake) for mistake in pipeline.mistakes({})]
     assert [line.rpartition(": ")[2] for line in found] == [
         f"the environment variable {name} is not set" for name in SET
@@ -241,7 +241,7 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
         ({"stream": Stream(checkpoint=" ")}, ["stream.checkpoint: must not be empty"]),
         (
             {"steps": {"even": Step(sql="SELECT * FROM even")}},
-            ["steps.even.sql: a cycle: even reads itself"],
+            ["steps.even.sql: reads even, but a step reads only views before it"],
         ),
         (
             {"steps": {"even": Step(sql="DROP TABLE numbers")}},
@@ -412,19 +412,6 @@ def test_a_literal_secret_is_not_explained() -> None:
     text = declared(sources={"numbers": source}, sinks=sinks).explain()
     assert "hush" not in text
     assert "dbtable='t'" in text
-
-
-def test_what_nobody_reads_is_doubted() -> None:
-    pipeline = declared(sources={"numbers": Source(format="rate"), "spare": Source(format="rate")})
-    assert [str(doubt) for doubt in pipeline.doubts()] == ["sources.spare: it is never read"]
-
-
-def test_without_sqlglot_the_sql_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sqlglot", None)
-    monkeypatch.setattr("sluicegate.spark.pipeline.check.can_read", lambda: False)
-    pipeline = declared(steps={"even": Step(sql="SELECT * FROM nowhere")})
-    assert pipeline.mistakes() == ()
-    assert "the SQL was not checked" in str(pipeline.doubts()[0])
 
 
 def test_checking_loads_neither_spark_nor_java() -> None:

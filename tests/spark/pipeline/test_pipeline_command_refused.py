@@ -48,7 +48,7 @@ import os, sys
 from sluicegate.cli import main
 for target in sys.argv[2:]:
     os.environ["TARGET"] = target
-    ended = main(["pipeline", "run", "--plain", sys.argv[1]])
+    ended = main(["pipeline", "run", sys.argv[1]])
     print(f"\\nended with {ended}", file=sys.stderr)
 """
 """One process for all targets, so that Spark is started once."""

@@ -21,7 +21,7 @@ SECRET = "h1dden"
 SCHEMA = StructType().add("id", "long").add("name", "string").add("version", "integer")
 TO_POSTGRES = {"url": "postgresql://host/db", "dbtable": "shop.orders"}
 TO_KAFKA = {"sink": "kafka", "url": "host:9092", "topic": "orders"}
-LOGIN = {"security_protocol": "SASL_SSL", "user": "u", "password": SECRET}
+LOGIN = {"security_protocol": "SASL_SSL", "sasl_username": "u", "sasl_password": SECRET}
 TO_NATS = {"sink": "nats", "url": "nats://host:4222", "subject": "orders.new"}
 TO_ELASTICSEARCH = {"sink": "elasticsearch", "url": "http://host:9200", "index": "orders"}
 
@@ -61,7 +61,7 @@ def made(**options: str) -> str:
         ),
         ({"sink": "http", "url": "https://host/in"}, ["HttpSink(https://host/in)"]),
         (TO_ELASTICSEARCH, ["ElasticsearchSink("]),
-        ({**TO_ELASTICSEARCH, "writeMode": "upsert", "mergeKeys": "id"}, ["upsert"]),
+        ({**TO_ELASTICSEARCH, "operation": "upsert", "id": "id"}, ["upsert"]),
         ({"sink": "file", "path": "/tmp/rows.jsonl"}, ["FileSink("]),
         ({"sink": "clickhouse", "url": "http://host:8123", "table": "t"}, ["ClickHouseSink("]),
         ({"sink": "python", "factory": "sluicegate.sinks:MemorySink"}, ["MemorySink("]),
@@ -70,20 +70,12 @@ def made(**options: str) -> str:
             ["KafkaSink('orders', bootstrap='host:9092')", "attempts=4"],
         ),
         (
-            {**TO_KAFKA, "deadLetters": "refused-orders"},
-            ["DeadLetter(", "KafkaSink('refused-orders', bootstrap='host:9092')"],
-        ),
-        (
             {"sink": "kafka", "bootstrap": "host:9092", "topicField": "name"},
             ["KafkaSink(..., bootstrap="],
         ),
         (
             {**TO_NATS, "user": "app", "password": "s3cret", "messageId": "id"},
             ["NatsSink('orders.new', servers='nats://host:4222')", "attempts=4"],
-        ),
-        (
-            {**TO_NATS, "deadLetters": "dead.orders"},
-            ["DeadLetter(", "NatsSink('dead.orders', servers='nats://host:4222')"],
         ),
     ],
 )
@@ -126,7 +118,7 @@ def test_how_it_is_written() -> None:
     [
         ({"batchSizes": "1"}, "batchsizes: is unknown to postgres; did you mean 'batchSize'"),
         ({"batchSize": "many"}, "batchSize='many': must be a whole number of at least 1"),
-        ({"maxRetries": "1.5"}, "maxRetries='1.5': must be a whole number of at least 0"),
+        ({"maxRetries": "1.5"}, "maxRetries=1.5: must be a whole number of at least 0"),
         ({"check": "no"}, "check='no': must be true or false"),
         ({"sink": "oracle"}, "sink: 'oracle' is not a sink; known: clickhouse, elasticsearch"),
         ({"writeMode": "merge"}, "writeMode: 'merge' must be one of append, upsert, ignore"),
@@ -151,7 +143,7 @@ def test_how_it_is_written() -> None:
         ({"url": f"postgresql://host/db?{SECRET}"}, "url: dsn='...': the part after"),
         (
             {"sink": "http", "url": "http://host", "password": SECRET},
-            "password: also needs user; dbtable: is unknown to http",
+            "dbtable: is unknown to http; known.*user: must be given together with password",
         ),
     ],
 )
@@ -171,24 +163,14 @@ def test_mistakes(options: dict[str, str], told: str) -> None:
             {"sink": "http", "url": "http://host", "deadLetters": "letters"},
             "deadLetters: 'letters' must be raise, or a path",
         ),
-        (
-            {**TO_ELASTICSEARCH, "writeMode": "upsert", "mergeKeys": "id,name"},
-            "mergeKeys: must be the one id column",
-        ),
-        (
-            {**TO_ELASTICSEARCH, "writeMode": "ignore", "mergeKeys": "id"},
-            "writeMode: 'ignore' must be one of append, upsert",
-        ),
+        ({"user": "u", "dbtable": "t"}, "user: needs url"),
+        ({**TO_ELASTICSEARCH, "writeMode": "upsert"}, "writemode: is unknown to elasticsearch"),
         ({"sink": "kafka", "topic": "t"}, "url: is missing"),
         ({"sink": "kafka", "url": "h:1"}, "topic=None: must be given, or topic_field"),
         ({**TO_KAFKA, "topicField": "name"}, "cannot be combined with topic_field"),
         ({**TO_KAFKA, "key": "nope"}, "key: there is no column 'nope'"),
-        ({**TO_NATS, "user": "u"}, "user: also needs password"),
-        ({**TO_KAFKA, "writeMode": "upsert"}, "writeMode: has no meaning for kafka"),
-        (
-            {**TO_KAFKA, "user": "u", "password": SECRET},
-            "user: needs security_protocol=SASL_SSL or SASL_PLAINTEXT",
-        ),
+        ({**TO_KAFKA, "writeMode": "upsert"}, "writemode: is unknown to kafka"),
+        ({**TO_KAFKA, "user": "u", "password": SECRET}, "user: is unknown to kafka"),
     ],
 )
 def test_what_is_missing(options: dict[str, str], told: str) -> None:
@@ -216,7 +198,7 @@ def test_all_mistakes_are_found_at_once() -> None:
 def test_a_recipe_shows_no_secret() -> None:
     """P-T18."""
     in_url = {**TO_POSTGRES, "password": SECRET, "url": f"postgresql://u:{SECRET}@host/db"}
-    for options in (in_url, {**TO_KAFKA, **LOGIN, "deadLetters": "refused"}):
+    for options in (in_url, {**TO_KAFKA, **LOGIN}):
         check_hidden(options)
 
 

@@ -1,6 +1,6 @@
 """All checks of a pipeline that are possible before Spark starts.
 
-The SQL of a step is parsed by sqlglot, if it is installed.
+The SQL of a step is parsed by sqlglot.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
 from ..._core.errors import ConfigError
-from ..._core.extras import missing
+from ..._core.extras import need
 from ..._core.positions import destination_of
 from ..._core.staging import HasStages, check_staging
 from ..._core.transaction import check_transactional
@@ -51,7 +50,6 @@ class Checked:
     pipeline: Declared
     environment: Environment
     mistakes: tuple[Mistake, ...]
-    doubts: tuple[Mistake, ...]
 
 
 def check(
@@ -74,9 +72,8 @@ def check(
         for each in found.mistakes
         if each.path not in silent
     ]
-    doubts = tuple(Mistake(each.path, environment.hide(each.text)) for each in found.doubts)
     mistakes = dict.fromkeys(sorted([*known, *unset, *more], key=_section))
-    return Checked(pipeline, environment, tuple(mistakes), doubts)
+    return Checked(pipeline, environment, tuple(mistakes))
 
 
 def _section(mistake: Mistake) -> int:
@@ -87,7 +84,6 @@ def _section(mistake: Mistake) -> int:
 class _Check:
     def __init__(self, pipeline: Declared) -> None:
         self.mistakes: list[Mistake] = []
-        self.doubts: list[Mistake] = []
         self._pipeline = pipeline
         self._readings: dict[str, Reading] = {}
         self._at: Path = ()
@@ -105,7 +101,6 @@ class _Check:
         self._check_several()
         self._check_sinks()
         self._check_stream()
-        self._check_unused()
 
     def _report(self, path: Path, text: str) -> None:
         self.mistakes.append(Mistake(path, text))
@@ -171,21 +166,6 @@ class _Check:
             self._report((*path, "until"), "has no meaning without column")
 
     def _check_kafka(self, source: Source, path: Path) -> None:
-        spark = self._pipeline.spark
-        given = [
-            *spark.connectors,
-            *spark.packages,
-            *spark.jars,
-            *(str(value) for name, value in spark.conf.items() if "jars" in name),
-        ]
-        if not any("kafka" in each for each in given):
-            self.doubts.append(
-                Mistake(
-                    path,
-                    'Spark does not include its Kafka connector: set [spark] connectors = ["kafka"], '
-                    "or packages, or jars",
-                )
-            )
         if "kafka.bootstrap.servers" not in source.options:
             self._report(
                 (*path, "options", "kafka.bootstrap.servers"), "is missing, and kafka needs it"
@@ -219,20 +199,11 @@ class _Check:
 
     def _check_steps(self) -> None:
         seen: dict[str, str] = {name.lower(): name for name in self._pipeline.sources}
-        reads = can_read()
-        if not reads and self._pipeline.steps:
-            self.doubts.append(
-                Mistake(
-                    ("steps",),
-                    f"the SQL was not checked: {missing('sqlglot', 'pipeline', 'that')}, or let Spark "
-                    "check it (--spark)",
-                )
-            )
         for name, step in self._pipeline.steps.items():
             path = ("steps", name)
             if not step.sql.strip():
                 self._report((*path, "sql"), "must not be empty")
-            elif reads and not step.unchecked:
+            elif not step.unchecked:
                 self._readings[name] = reading = read_select(step.sql)
                 self._reading(name, reading, seen)
             self._late_and_double(step, path)
@@ -242,29 +213,16 @@ class _Check:
         path = ("steps", name, "sql")
         if reading.fault:
             self._report(path, reading.fault)
-        later = {step.lower() for step in self._pipeline.steps} - set(seen)
+        steps = {step.lower() for step in self._pipeline.steps}
         for view in reading.views:
             if view.lower() in seen:
                 continue
-            if view.lower() == name.lower():
-                self._report(path, f"a cycle: {name} reads itself")
-            elif view.lower() in later:
-                self._report(
-                    path,
-                    f"reads {view}, which comes later; a step reads only views before "
-                    f"it{self._circle(name, view)}",
-                )
+            if view.lower() in steps:
+                self._report(path, f"reads {view}, but a step reads only views before it")
             else:
                 self._report(
                     path, f"reads {view}, but there is no such view; {suggest(view, seen.values())}"
                 )
-
-    def _circle(self, name: str, view: str) -> str:
-        step = {each.lower(): step for each, step in self._pipeline.steps.items()}[view.lower()]
-        back = not step.unchecked and name.lower() in {
-            each.lower() for each in read_select(step.sql).views
-        }
-        return f": a cycle, {name} -> {view} -> {name}" if back else ""
 
     def _check_write(self) -> None:
         write = self._write
@@ -468,29 +426,15 @@ class _Check:
         if pipeline.sources and all(source.static for source in pipeline.sources.values()):
             self._report(("sources",), "all are static: there is nothing to stream")
 
-    def _check_unused(self) -> None:
-        """Report unused views, which are known only if every step could be read."""
-        pipeline = self._pipeline
-        if len(self._readings) < len(pipeline.steps):
-            return
-        used = {view.lower() for reading in self._readings.values() for view in reading.views} | {
-            write.view.lower() for write in pipeline.writes.values()
-        }
-        for path in [
-            (table, name) for table in ("sources", "steps") for name in getattr(pipeline, table)
-        ]:
-            if path[1].lower() not in used:
-                self.doubts.append(Mistake(path, "it is never read"))
-
 
 def shared_views(pipeline: Declared) -> set[str]:
     """Return the views that several writes or steps read, to be computed once.
 
-    Without sqlglot, and if a step is unchecked, the sources: what it reads is not known.
+    If a step is unchecked, the sources: what it reads is not known.
     """
     if len(pipeline.writes) == 1:
         return set()
-    if not can_read() or any(step.unchecked for step in pipeline.steps.values()):
+    if any(step.unchecked for step in pipeline.steps.values()):
         return set(pipeline.sources)
     read = [view for step in pipeline.steps.values() for view in read_select(step.sql).views]
     used = Counter(each.lower() for each in (*read, *(w.view for w in pipeline.writes.values())))
@@ -499,12 +443,8 @@ def shared_views(pipeline: Declared) -> set[str]:
 
 def whole_number(version: int | str) -> int | None:
     """Return the version as a number; `None` if it is not a whole number of at least 0."""
-    number = (
-        int(version)
-        if isinstance(version, int) or (version.isascii() and version.isdecimal())
-        else -1
-    )
-    return number if number >= 0 else None
+    text = str(version)
+    return int(text) if text.isascii() and text.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,13 +459,9 @@ class Reading:
     """The reason why the SQL is not one SELECT."""
 
 
-def can_read() -> bool:
-    """Return whether sqlglot is installed."""
-    return find_spec("sqlglot") is not None
-
-
 def read_select(sql: str) -> Reading:
-    """Read one SELECT; needs sqlglot."""
+    """Read one SELECT. Raises `MissingExtra` without sqlglot."""
+    need("sqlglot", "pipeline", "the check of a pipeline")
     from sqlglot import exp, parse
     from sqlglot.errors import SqlglotError
     from sqlglot.optimizer.scope import traverse_scope

@@ -223,7 +223,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One mistake or doubt, with the path to its value."""
+    """One mistake, with the path to its value."""
 
     path: Path
     text: str

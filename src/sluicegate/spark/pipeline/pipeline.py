@@ -12,7 +12,8 @@ from pathlib import Path as File
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ..._core.extras import need
-from .check import Checked, can_read, check, read_select
+from ..._core.public import publish
+from .check import Checked, check, read_select
 from .declaration import (
     Declared,
     Destination,
@@ -65,7 +66,7 @@ class Pipeline(Declared):
 
         Raises `PipelineError` with all mistakes for a file that does not have the form of a
         pipeline, with the line for one that is not TOML, `OSError` for a file that cannot be read,
-        and `MissingExtra` without msgspec.
+        and `MissingExtra` without msgspec or sqlglot.
         """
         text = File(file).read_text(encoding="utf-8")
         try:
@@ -87,10 +88,6 @@ class Pipeline(Declared):
             environment: the variables for `${NAME}`; default: those of the process.
         """
         return self.with_file(self._check(environment).mistakes)
-
-    def doubts(self, environment: Mapping[str, str] | None = None) -> tuple[Mistake, ...]:
-        """Possible mistakes, and parts that could not be checked."""
-        return self.with_file(self._check(environment).doubts)
 
     def validate(self, environment: Mapping[str, str] | None = None) -> None:
         """Raise `PipelineError` if there are mistakes."""
@@ -130,7 +127,6 @@ class Pipeline(Declared):
         environment: Mapping[str, str] | None = None,
         on_report: Callable[[SparkWriteReport], object] | None = None,
         stop: Event | None = None,
-        progress: bool | None = None,
         since: str | None = None,
     ) -> PipelineReport:
         """Validate, then read, transform and write; return the counts.
@@ -144,8 +140,6 @@ class Pipeline(Declared):
             on_report: called with the report of each write; in a stream, of each micro-batch.
             stop: ends a stream when set, after the current micro-batch. A write whose sink is still
                 being opened on the driver ends immediately, and writes nothing.
-            progress: whether a bar shows the progress of a write; default: on a terminal and in a
-                notebook.
             since: read the rows of incremental sources above this value, or the files changed after
                 this time, instead of those after the stored position, which then moves on as usual.
 
@@ -159,7 +153,6 @@ class Pipeline(Declared):
             spark,
             on_report=on_report,
             stop=stop,
-            progress=progress,
             since=since,
         )
 
@@ -193,6 +186,9 @@ class Pipeline(Declared):
         return check(made, os.environ if environment is None else environment, mistakes, spark)
 
 
+publish("sluicegate.spark", Pipeline)
+
+
 def _lines(pipeline: Declared) -> Iterator[str]:
     stream = pipeline.stream
     if stream is None:
@@ -214,7 +210,6 @@ def _lines(pipeline: Declared) -> Iterator[str]:
             yield from _draw(name, nodes, seen)
     for name, sink in pipeline.sinks.items():
         yield f"  sink    {name}: {_sink(sink)}"
-        yield from _at_most_once(sink)
         for layer in sink.stack if isinstance(sink, Destination) else ():
             yield f"          in {_sink(layer)}"
 
@@ -260,8 +255,8 @@ def _source(name: str, source: Source) -> _Node:
 
 def _step(name: str, step: Step) -> _Node:
     sql = textwrap.dedent(step.sql).strip().splitlines()
-    views = read_select(step.sql).views if can_read() and not step.unchecked else ()
-    reads = {each.lower() for each in views or re.findall(r"\w+", step.sql)}
+    views = re.findall(r"\w+", step.sql) if step.unchecked else read_select(step.sql).views
+    reads = {each.lower() for each in views}
     return _Node(f"select {name}:", [*sql, *_late_and_double(step)], reads)
 
 
@@ -295,13 +290,6 @@ def _write(pipeline: Declared, write: Write) -> _Node:
         details.append(f"the position as {name!r}, stored there {when}")
     title = f"write to {write.sink}{instead}, {_DELIVERY[write.delivery]}"
     return _Node(title, details, {write.view.lower()})
-
-
-def _at_most_once(sink: object) -> Iterator[str]:
-    if not isinstance(sink, Destination):
-        return
-    if sink.kind == "udp":
-        yield "          at most once: the arrival of a datagram is unknown"
 
 
 def _sink(declared: object) -> str:

@@ -17,7 +17,7 @@ import os
 import re
 import sys
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import replace
+from dataclasses import fields, replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -57,17 +57,6 @@ _SUBMITTED = ("master", "connectors", "packages", "jars")
 LOOK_SECONDS = 0.3
 """Seconds between checks whether a stream should end."""
 _NO_VIEW = re.compile(r"TABLE_OR_VIEW_NOT_FOUND.*?`(\w+)`", re.DOTALL)
-_PASSED_ON = (
-    "buckets",
-    "chunk_rows",
-    "chunk_bytes",
-    "max_in_flight",
-    "max_tasks",
-    "max_dead_letters",
-    "patience",
-    "unit_buffer_bytes",
-)
-_CHOSEN = ("dead_letters", "delivery", "mode", "on_key_failure", "latest_only", "check")
 
 
 def run(
@@ -76,12 +65,11 @@ def run(
     *,
     on_report: Callable[[SparkWriteReport], object] | None,
     stop: Event | None,
-    progress: bool | None,
     since: str | None,
 ) -> PipelineReport:
     """Run the pipeline to its end; return the counts."""
     pipeline = checked.pipeline
-    running = _Running(pipeline, on_report, stop, progress)
+    running = _Running(pipeline, on_report, stop)
     with session(pipeline, given) as spark:
         made = views(checked, spark)
         sinks = {path: _sink(checked, path, made) for path in pipeline.writes}
@@ -167,7 +155,7 @@ def session(pipeline: Declared, given: SparkSession | None) -> Iterator[SparkSes
 def _make_session(pipeline: Declared) -> SparkSession:
     settings = pipeline.spark
     builder: Any = SparkSession.builder.appName(pipeline.name)
-    own: dict[str, Scalar] = {"spark.ui.showConsoleProgress": False}
+    own: dict[str, Scalar] = {"spark.ui.showConsoleProgress": sys.stderr.isatty()}
     if is_submitted():  # its Java has started, so these would come too late
         unused = [name for name in _SUBMITTED if getattr(settings, name)]
         if unused:
@@ -322,15 +310,16 @@ def _unchanging(sink: object, columns: Sequence[str]) -> object:
 
 
 def _options(pipeline: Declared, write: Write) -> dict[str, Any]:
-    given = {name: getattr(write, name) for name in _PASSED_ON}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    options |= {name: getattr(write, name) for name in _CHOSEN}
-    if names(write.key):
-        options |= {"key": names(write.key), "order_by": names(write.order_by) or None}
-    if write.partition:
-        options["partition"] = write.partition
-    if write.content is not None:
-        options["content"] = names(write.content)
+    given = {each.name: getattr(write, each.name) for each in fields(write)} | {
+        "key": names(write.key) or None,
+        "order_by": names(write.order_by) or None,
+        "partition": write.partition or None,
+        "content": None if write.content is None else names(write.content),
+    }
+    named_here = {"view", "sink", "app_id", "version"}
+    options: dict[str, Any] = {
+        name: value for name, value in given.items() if name not in named_here and value is not None
+    }
     if write.version is not None:
         name, version = pipeline.application_of(write), whole_number(write.version)
         options |= {"app_id": name, "version": version}
@@ -347,13 +336,11 @@ class _Running:
         pipeline: Declared,
         on_report: Callable[[SparkWriteReport], object] | None,
         stop: Event | None,
-        progress: bool | None,
     ) -> None:
         self.report = PipelineReport(name=pipeline.name)
         self._pipeline = pipeline
         self._on_report = on_report
         self._stop = stop
-        self._progress = progress
         self._error: BaseException | None = None
 
     def count(self, report: SparkWriteReport) -> None:
@@ -361,9 +348,6 @@ class _Running:
         self.report = self.report.after(report)
         if self._on_report is not None:
             self._on_report(report)
-
-    def _options(self, write: Write) -> dict[str, Any]:
-        return {**_options(self._pipeline, write), "progress": self._progress}
 
     def batch(
         self,
@@ -378,7 +362,7 @@ class _Running:
         try:
             for path, progressed in progress.items():
                 write, sink = self._pipeline.writes[path], sinks[path]
-                df, options = made[write.view], self._options(write)
+                df, options = made[write.view], _options(self._pipeline, write)
                 with stoppable(self._stop), ExitStack() as around:
                     if progressed is not None:
                         is_atomic = write.delivery == "atomic"
@@ -402,7 +386,7 @@ class _Running:
         writes = self._pipeline.writes
         df = made[next(iter(writes.values())).view]
         functions = [
-            foreach_batch(sinks[path], on_report=self.count, **self._options(write))
+            foreach_batch(sinks[path], on_report=self.count, **_options(self._pipeline, write))
             for path, write in writes.items()
         ]
 

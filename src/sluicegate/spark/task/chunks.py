@@ -78,22 +78,14 @@ def cut(
                 held = [joined]
                 break
             chunk = joined.slice(0, place)
-            yield Chunk(
-                number,
-                chunk,
-                continues=before is not None and (serial or _continues(before, chunk, key)),
-            )
+            yield Chunk(number, chunk, _continues(before, chunk, key, serial=serial))
             number, before = number + 1, chunk
             rest = joined.slice(place)
             held, rows = [rest], rest.num_rows
             size = rest.nbytes
     if rows:
         chunk = _join(held)
-        yield Chunk(
-            number,
-            chunk,
-            continues=before is not None and (serial or _continues(before, chunk, key)),
-        )
+        yield Chunk(number, chunk, _continues(before, chunk, key, serial=serial))
 
 
 def _boundary(rows: pa.RecordBatch, limit: int, key: Sequence[str]) -> int:
@@ -105,10 +97,14 @@ def _boundary(rows: pa.RecordBatch, limit: int, key: Sequence[str]) -> int:
     return int(places[-1]) + 1 if len(places) else limit
 
 
-def _continues(before: pa.RecordBatch, chunk: pa.RecordBatch, key: Sequence[str]) -> bool:
-    """Return whether the first key of `chunk` is the last key of the previous chunk."""
-    if not key:
+def _continues(
+    before: pa.RecordBatch | None, chunk: pa.RecordBatch, key: Sequence[str], *, serial: bool
+) -> bool:
+    """Return whether the first key of `chunk` is, or may be, the last key of the previous chunk."""
+    if before is None:
         return False
+    if serial or not key:
+        return serial
     ends = [
         before.select(list(key)).slice(before.num_rows - 1),
         chunk.select(list(key)).slice(0, 1),

@@ -14,10 +14,9 @@ from ..._core.errors import ErrorClass
 from ..._core.retry_policy import run_with_retries
 from ..._core.sink import classifier_of
 from ..._core.staging import Epoch, staged
-from ..content import HashedBatches
+from ..content import CONTENT, SummedBatches
 from ..description import Traveller
-from ..keys import by_bucket
-from ..latest import SupersededRows
+from ..keys import SUPERSEDED, by_bucket
 from ..levels import Units
 from ..report import DeadLettersError, UnitReport
 from ..values import in_zone
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
 class Partition(Traveller):
     """The write of one partition. Without `units` the partition is the unit.
 
-    `done` is an accumulator of each unit's rows and dead letters; `zone` is the session's time
-    zone, if known; `names` are the names of the columns, which may be sent under others.
+    `zone` is the session's time zone, if known; `names` are the names of the columns, which may be
+    sent under others.
     """
 
     def __init__(
@@ -51,7 +50,6 @@ class Partition(Traveller):
         keep: int,
         stop_at: float,
         units: Units | Epoch | None = None,
-        done: Any = None,
         zone: str | None = None,
         names: Sequence[str] | None = None,
     ) -> None:
@@ -61,7 +59,6 @@ class Partition(Traveller):
         self._keep = keep
         self._stop_at = stop_at
         self._units = units
-        self._done = done
         self._zone = zone
         self._names = names
 
@@ -91,7 +88,8 @@ class Partition(Traveller):
         here = worker()
         with here.using(self._description) as sink:
             for number, rows in units:
-                unit = _UnitInput(here, sink, number, SupersededRows(rows), self._dead_rows(number))
+                counted = SummedBatches(rows, SUPERSEDED)
+                unit = _UnitInput(here, sink, number, counted, self._dead_rows(number))
                 lines += self._lines(unit, attempt)
         return lines
 
@@ -103,9 +101,7 @@ class Partition(Traveller):
     def _lines(self, unit: _UnitInput, attempt: int) -> Iterator[Line]:
         try:
             report, further = self._write(unit)
-            if self._done is not None:
-                self._done.add((report.rows, report.dead_lettered + report.failed))
-            counted = replace(report, attempt=attempt, superseded=unit.rows.total)
+            counted = replace(report, attempt=attempt, superseded=unit.rows.total or 0)
             yield "unit", to_json(asdict(counted))
             yield from further
         except TooManyDead:
@@ -139,7 +135,7 @@ class Partition(Traveller):
 
     def _stage(self, unit: _UnitInput, epoch: Epoch) -> tuple[UnitReport, tuple[Line, ...]]:
         """Write into a stage of this attempt, made at the first row, and take its inventory."""
-        rows = HashedBatches(unit.rows)
+        rows = SummedBatches(unit.rows, CONTENT)
         first = next((batch for batch in rows if batch.num_rows), None)
         if first is None:
             return UnitReport(partition=unit.number), ()
@@ -169,7 +165,7 @@ class _UnitInput:
     here: Worker
     sink: Sink[Any]
     number: int
-    rows: SupersededRows
+    rows: SummedBatches
     dead_rows: DeadRowBuffer
 
     def add(self, row: dict[str, Any], error: BaseException) -> None:

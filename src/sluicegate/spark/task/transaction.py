@@ -33,7 +33,7 @@ from ..._core.errors import ErrorClass, KeyStopped, RefusedError, TransactionLos
 from ..._core.retry_policy import Backoff, RetryPolicy, RetryState
 from ..._core.sink import classifier_of
 from ..._core.transaction import Counts, transaction_of
-from ..content import HashedBatches
+from ..content import CONTENT, SummedBatches
 from ..report import UnitReport
 from .chunks import Remembered
 from .key_failure import KeyFailurePolicy
@@ -93,7 +93,7 @@ class UnitTask:
         now = self._worker.loop.time
         began, began_at = now(), LOOP_CLOCK.wall_time()
         cuts = self._cuts
-        rows = HashedBatches(batches)
+        rows = SummedBatches(batches, CONTENT)
         chunks = Remembered(cuts.chunks(rows), self._buffer_bytes)
         retries = transaction_retries(classifier_of(self._sink), cuts.patience)
         while True:
@@ -109,7 +109,7 @@ class UnitTask:
                 return replace(report, seconds=now() - began)
             self._worker.start(LOOP_CLOCK.sleep(wait)).result()
 
-    def _try(self, chunks: Remembered, rows: HashedBatches) -> Ended:
+    def _try(self, chunks: Remembered, rows: SummedBatches) -> Ended:
         feed = _Feed(self._worker.loop)
         writing = self._worker.start(self._transaction(feed, rows))
         writing.add_done_callback(feed.close)
@@ -130,7 +130,7 @@ class UnitTask:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
 
-    async def _transaction(self, feed: _Feed, rows: HashedBatches) -> Ended:
+    async def _transaction(self, feed: _Feed, rows: SummedBatches) -> Ended:
         self._writing = asyncio.current_task()
         counts: Counter[str] = Counter()
         order = KeyFailurePolicy(self._cuts.on_key_failure, self._cuts.key)

@@ -17,12 +17,13 @@ import logging
 import os
 import sys
 import threading
+from collections import Counter
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..._core.opening import opened
 from ..._core.runtime.loop_thread import LoopThread
-from ..description import load
+from ..description import ADVICE, load
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Generator
@@ -34,43 +35,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 CLOSING_SECONDS = 5.0
-_ELSEWHERE = (
-    f"the package is missing on an executor, whose Python is {sys.executable}. If the driver has "
-    "another one, set PYSPARK_PYTHON before Spark starts. Otherwise install it there, or send an "
-    "environment with spark.archives; --py-files cannot carry compiled code"
-)
-
 logger = logging.getLogger("sluicegate.spark")
-
-
-class _OpenSink:
-    """An open sink and the number of tasks that use it."""
-
-    def __init__(self, sink: Sink[Any]) -> None:
-        self.sink = sink
-        self._users = 0
-        self._open = AsyncExitStack()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no task uses it."""
-        return not self._users
-
-    async def open(self) -> None:
-        """Open the sink."""
-        await self._open.enter_async_context(opened(self.sink))
-
-    async def close(self) -> None:
-        """Close the sink."""
-        await self._open.aclose()
-
-    def acquire(self) -> None:
-        """Add a task."""
-        self._users += 1
-
-    def release(self) -> None:
-        """Remove a task."""
-        self._users -= 1
 
 
 class Worker:
@@ -80,7 +45,9 @@ class Worker:
         self.pid = os.getpid()
         self._thread = LoopThread("sluicegate spark", logger=logger)
         self._thread.start()
-        self._sinks: dict[bytes, _OpenSink] = {}
+        self._sinks: dict[bytes, tuple[Sink[Any], AsyncExitStack]] = {}
+        self._users: Counter[bytes] = Counter()
+        """The number of tasks that use each sink."""
         self._lock = asyncio.Lock()
 
     @property
@@ -98,50 +65,49 @@ class Worker:
 
         Blocks while the sink opens.
         """
-        used = self.start(self._acquire(description)).result()
+        sink = self.start(self._acquire(description)).result()
         try:
-            yield used.sink
+            yield sink
         finally:
-            used.release()
+            self._users[description] -= 1
 
     @contextmanager
     def enter(self, context: AbstractAsyncContextManager[R]) -> Generator[R]:
         """Enter an async context on the loop, for a thread that blocks meanwhile."""
-        value = self.start(_enter(context)).result()
+        value = self.start(context.__aenter__()).result()
         try:
             yield value
         except BaseException as error:
-            if not self.start(_leave(context, error)).result():
+            if not self.start(context.__aexit__(type(error), error, error.__traceback__)).result():
                 raise
         else:
-            self.start(_leave(context, None)).result()
+            self.start(context.__aexit__(None, None, None)).result()
 
-    async def _acquire(self, description: bytes) -> _OpenSink:
+    async def _acquire(self, description: bytes) -> Sink[Any]:
         async with self._lock:
-            used = self._sinks.get(description)
-            if used is None:
+            if description not in self._sinks:
                 await self._close_idle()
-                used = _OpenSink(load(description))
+                sink, closing = load(description), AsyncExitStack()
                 try:
-                    await used.open()
+                    await closing.enter_async_context(opened(sink))
                 except ImportError as error:
-                    error.add_note(_ELSEWHERE)
+                    error.add_note(ADVICE.format(module=error.name, python=sys.executable))
                     raise
-                self._sinks[description] = used
+                self._sinks[description] = sink, closing
                 gc.unfreeze()  # what a closed sink has left
                 gc.collect()
                 gc.freeze()
-            used.acquire()
-            return used
+            self._users[description] += 1
+            return self._sinks[description][0]
 
     async def _close_idle(self) -> None:
-        idle = [description for description, one in self._sinks.items() if one.is_idle]
-        for description in idle:
-            await self._sinks.pop(description).close()
+        for description in [each for each in self._sinks if not self._users[each]]:
+            await self._sinks.pop(description)[1].aclose()
+            del self._users[description]
 
     async def _close_all(self) -> None:
-        for one in self._sinks.values():
-            await one.close()
+        for _, closing in self._sinks.values():
+            await closing.aclose()
 
     def close(self) -> None:
         """Close the sinks and end the loop; does nothing in a forked child."""
@@ -151,20 +117,6 @@ class Worker:
             self.start(self._close_all()).result(CLOSING_SECONDS)
         finally:
             self._thread.end(CLOSING_SECONDS)
-
-
-async def _enter(context: AbstractAsyncContextManager[R]) -> R:
-    return await context.__aenter__()
-
-
-async def _leave(
-    context: AbstractAsyncContextManager[Any], error: BaseException | None
-) -> bool | None:
-    return await context.__aexit__(
-        None if error is None else type(error),
-        error,
-        None if error is None else error.__traceback__,
-    )
 
 
 _worker: Worker | None = None
