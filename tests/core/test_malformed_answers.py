@@ -1,5 +1,7 @@
 """Results that do not fit their batch: the outcome of each unsettled item is unknown, and none is
 resent automatically.
+
+White box: the origin of a batch.
 """
 
 from __future__ import annotations
@@ -116,12 +118,21 @@ ANSWERS: dict[str, Callable[[Any], object]] = {
     "a size that is a string": lambda batch: new_result("3"),
     "a size that is none": lambda batch: new_result(None),
     "another batch's size": lambda batch: WriteResult(2),
+    "another batch's result": lambda batch: WriteResult.failed(_sealed("xyz"), {1: ERROR}),
+    "another batch's outcomes": lambda batch: WriteResult.from_outcomes(_sealed("xyz"), [None] * 3),
     "failed with a boolean": lambda batch: WriteResult.failed(batch, {True: ERROR}),
     "failed with a string": lambda batch: new_result.failed(batch, {1: "no"}),
     "failed with a list": lambda batch: new_result.failed(batch, [ERROR]),
     "outcomes that cannot be counted": lambda batch: new_result.from_outcomes(batch, None),
     "outcomes without end": lambda batch: WriteResult.from_outcomes(batch, itertools.repeat(None)),
 }
+
+
+def _sealed(items: str) -> RowBatch[str]:
+    """A batch as sealed by a batcher."""
+    from sluicegate._core.batch import Lineage
+
+    return RowBatch(items, lineage=Lineage(sealed_at=1.0))
 
 
 class _Sink:

@@ -18,6 +18,7 @@ from .text import repr_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sized
 
+    from .batch import Lineage
     from .classify import Classifier
 
 T = TypeVar("T")
@@ -27,8 +28,8 @@ T = TypeVar("T")
 class WriteResult:
     """A sink's result for each item of a batch. Create it with `from_outcomes` or `failed`.
 
-    It is checked after `write` has returned it. If it does not fit the batch (`ResultMismatch`),
-    every unsettled item is `unknown`.
+    It is checked after `write` has returned it. If it does not fit the batch (`ResultMismatch`), or
+    was created for another batch of a batcher, every unsettled item is `unknown`.
     """
 
     size: int
@@ -38,6 +39,8 @@ class WriteResult:
     """Outcomes of items that succeeded other than by plain delivery, by index."""
     details: Mapping[int, object] = field(default_factory=dict[int, object])
     """Objects for the receipts of items, by index: a returned row, an offset, an id."""
+    lineage: Lineage | None = field(default=None, repr=False, compare=False)
+    """The lineage of its batch, if the batch was sealed by a batcher."""
 
     @classmethod
     def from_outcomes(
@@ -75,7 +78,7 @@ class WriteResult:
                 given = f"answer {index} is {repr_of(answer)}"
                 raise ResultMismatch(f"{given}; expected None, a safe outcome or an exception")
         told = checked_details(details or {}, size)
-        return cls(size, errors, others, told)
+        return cls(size, errors, others, told, _sealed_lineage(batch))
 
     @classmethod
     def failed(
@@ -91,7 +94,7 @@ class WriteResult:
         """
         size = len(batch)
         failures, told = checked_errors(errors, size), checked_details(details or {}, size)
-        return cls(size, failures, {}, told)
+        return cls(size, failures, {}, told, _sealed_lineage(batch))
 
 
 def checked_result(
@@ -103,11 +106,21 @@ def checked_result(
     if not isinstance(told, int) or told != size:
         given = f"a result for {repr_of(told)} items answers a batch of {size}"
         raise ResultMismatch(f"{given}; the outcome of every item is unknown")
+    if result.lineage is not None and result.lineage is not batch.lineage:
+        given = f"a result for batch {result.lineage.id} answers batch {batch.id}"
+        raise ResultMismatch(f"{given}; make a new one for every write")
     errors, outcomes = checked_errors(result.errors, size), checked_outcomes(result.outcomes, size)
     if both := errors.keys() & outcomes.keys():
         given = f"items {sorted(both)[:5]} have an error and an outcome"
         raise ResultMismatch(f"{given}; give each item one of them")
     return errors, outcomes, checked_details(result.details, size)
+
+
+def _sealed_lineage(batch: Sized) -> Lineage | None:
+    """Return the lineage of a sealed batch; `None` for a batch that a sink created."""
+    if isinstance(batch, Batch) and batch.lineage.sealed_at is not None:
+        return batch.lineage
+    return None
 
 
 T_contra = TypeVar("T_contra", contravariant=True)
