@@ -214,6 +214,8 @@ def asked_wait(error: BaseException, longest: float) -> float | None:
         return None
     if isinstance(asked, timedelta):
         asked = asked.total_seconds()
-    if isinstance(asked, bool) or not isinstance(asked, (int, float)) or math.isnan(asked):
+    if isinstance(asked, bool) or not isinstance(asked, (int, float)):
+        return None
+    if isinstance(asked, float) and math.isnan(asked):  # an integer may be too large for a float
         return None
     return float(min(max(0, asked), longest))
