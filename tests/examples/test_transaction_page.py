@@ -16,4 +16,4 @@ def test_a_rolled_back_attempt_is_sent_again(
 ) -> None:
     """The rows of the first attempt are gone, and those of the second are all present."""
     asyncio.run(load("write_in_a_transaction").main(database))
-    assert capsys.readouterr().out == printed_on("how-to/exactly-once.md")[4]
+    assert capsys.readouterr().out == printed_on("how-to/exactly-once.md")[3]
