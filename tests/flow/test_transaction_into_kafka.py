@@ -175,9 +175,7 @@ async def test_an_abort_is_invisible_and_its_records_come_again(broker: Embedded
         made = row_of(message)
         return {**made, "text": "x" * 2_000_000} if message.offset == 40 else made
 
-    async with running(
-        kept.source(), kept.sink(), transform=transform, poison="skip", write_size=10
-    ) as flow:
+    async with running(kept.source(), kept.sink(), transform=transform, poison="skip") as flow:
         await flow.stored({0: 60})
     once = [at for at in range(60) if at != 40]
     assert sorted(each.at for each in await kept.readable()) == once

@@ -58,11 +58,21 @@ _KNOWN = frozenset(
 """Options that may follow a password. Another one is rather the rest of a password with `&`."""
 _POOL = "give it to the class as pool_size="
 _CLIENT = "give it in connect_options= of PostgresAccess, as "
+_NOT_READ = "leave it out, since asyncpg does not read it"
 _ELSEWHERE = {
     **dict.fromkeys(("pool_size", "max_size", "max_overflow", "connection_limit"), _POOL),
     **dict.fromkeys(("connect_timeout", "timeout", "pool_timeout"), f"{_CLIENT}'timeout'"),
+    "min_size": f"{_CLIENT}'min_size'",
+    "command_timeout": f"{_CLIENT}'command_timeout'",
+    "statement_cache_size": f"{_CLIENT}'statement_cache_size'",
+    "prepared_statements": "give it to PostgresAccess as prepared_statements=",
+    "schema": "give it to the class as schema=",
+    "ssl": "write sslmode=require",
+    "pgbouncer": "leave it out, since poolers are recognized",
+    "hostaddr": "write the address as the host",
+    **dict.fromkeys(("channel_binding", "gssencmode", "require_auth"), _NOT_READ),
 }
-"""Options of pools and drivers that neither asyncpg nor a server knows."""
+"""Options of pools, drivers and libpq that neither asyncpg nor a server knows."""
 
 
 def check_dsn(dsn: object, name: str = "dsn") -> None:

@@ -133,7 +133,9 @@ _NOT_SENT = (
     "server_login_retry",
     "server login has been failing",
     "server login failed",
+    "client_login_timeout",
     "cannot connect to server",
+    "server DNS lookup failed",
     "pooler is shutting down",
 )
 """No server was assigned to the client, so no statement was forwarded."""
@@ -141,18 +143,26 @@ _OUTAGES = (
     *_NOT_SENT,
     "server shutting down",
     "admin forced disconnect",
+    "suspend_timeout",
+    "pause failed",
     "the database system is",  # starting up, shutting down, in recovery
 )
 _FULL = (
     "too many clients",
     "too many connections",
     "connection slots are reserved",
+    "no more connections allowed",
     "client connections exceeded",
+    "bouncer resources exhaustion",
 )
 _LOGIN = (
     "authentication failed",
     "no such user",
+    "login rejected",
     "SSL required",
+    "password too long",
+    "username too long",
+    "empty password",
     "not allowed",
     "no pg_hba.conf entry",
     "not permitted to log in",
@@ -163,11 +173,14 @@ _REPAIRS = {
     "(set it by ALTER ROLE ... SET, or in the pooler's connect_query), or name it in the "
     "pooler's ignore_startup_parameters if it may be ignored; statement_timeout= needs "
     'prepared_statements="auto" or False',
+    "unsupported options startup parameter": "leave options out of the DSN",
     "statement pooling mode": "set pool_mode = transaction or session for the database in the "
     "pooler: each write is a transaction",
     "no such database": "add the database to the pooler's [databases]",
+    "is disabled": "enable the database in the pooler (ENABLE)",
     "prepared statement did not exist": PREPARED,
     "prepared statement name is already in use": PREPARED,
+    "bouncer config error": "check the pooler's log: its configuration is wrong",
 }
 """The operator's remedy, by a part of the pooler's text."""
 
