@@ -5,8 +5,9 @@
    unknown: no response, a lost connection, a leader that may have stored it before it lost
    leadership. An error of which the client says that nothing was sent is unavailable.
 3. A topic, login, permission or setting that every write needs is refused until it is repaired.
-4. A code that no producer receives has no entry. The code -1, and a code above those that the protocol had when the table was written, say nothing
-   about the batch: unknown. Any other code without an entry is permanent.
+4. A code that no producer receives has no entry. The code -1, and a code above those that the
+   protocol had when the table was written, say nothing about the batch: unknown. Any other code
+   without an entry is permanent.
 """
 
 from __future__ import annotations
