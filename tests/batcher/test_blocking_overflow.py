@@ -81,6 +81,27 @@ def test_an_item_that_finds_no_older_one_to_replace_is_dropped_once() -> None:
     assert (batcher.report.tally.accepted, batcher.report.tally.dropped) == (2, 1)
 
 
+def test_an_item_whose_function_raises_in_the_loop_is_dropped_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its producer, for which the same function has worked, is told that it was accepted."""
+    producer = threading.current_thread()
+
+    def key(item: int) -> int:
+        if item == 4 and threading.current_thread() is not producer:
+            raise ValueError("no key in this thread")
+        return item
+
+    sink = Plain(shut=True)
+    with full(sink, overflow="drop_oldest", key=key) as batcher:
+        assert batcher.try_add(4)
+        assert batcher.tally().dropped == 1
+    assert sink.items == [0, 1, 2, 3]
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 1
+    assert "dropped, since it cannot be accepted: ValueError" in told[0]
+
+
 @pytest.mark.parametrize(
     ("overflow", "answer", "dropped"), [("drop_newest", False, 2), ("drop_oldest", True, 0)]
 )

@@ -268,8 +268,17 @@ def test_a_flush_in_front_of_resubmitted_items_ends() -> None:
     on_virtual_time(main)
 
 
-def test_a_feed_that_cannot_be_used_is_refused() -> None:
+def test_arguments_that_do_not_go_together_are_refused() -> None:
     async def main(clock: FakeClock) -> None:
+        for options, holds, match in (
+            ({"overflow": "reject"}, (), "overflow"),
+            ({"last_resort": Told()}, (), "last_resort"),
+            ({"key": key_of, "on_key_failure": "fail"}, HOLDS, "on_key_failure"),
+            ({"key": key_of}, (Outcome.DROPPED,), "holds"),
+        ):
+            async with batcher_of(Told(), clock, dict(options)) as batcher:
+                with pytest.raises(ConfigError, match=match):
+                    batcher.feed(holds)
         batcher = batcher_of(Told(), clock, {"key": key_of})
         with pytest.raises(ClosedError):
             batcher.feed()

@@ -369,7 +369,7 @@ class Batcher(Generic[T]):
         From now on an item that ends with an outcome of `holds` (`UNKNOWN`, `REJECTED`, `UNSENT`)
         holds its key. If all items of a batch have the same success, `resolve_all(receipts,
         outcome)` is called; unless it returns true, each receipt is resolved. Raises `ClosedError`
-        unless open, and `ConfigError` again.
+        unless open; `ConfigError` for bad `holds`, or again.
         """
         self._lifecycle.check_open()
         if self._feed is not None:

@@ -20,9 +20,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from .._core import checks
 from .._core.classify import classified
-from .._core.errors import WithdrawnError
+from .._core.errors import ConfigError, WithdrawnError
 from .._core.order.left_out import WITHDRAWN
+from .._core.outcome import Outcome
 from .._core.sink import classifier_of, walk
 from .gathering.pack import AddGroup
 from .receipt import original
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 
     from .._core.clock import Signal
     from .._core.errors import ErrorClass
-    from .._core.outcome import Outcome
     from .dispatch import Dispatcher
     from .gathering.pack import Matches
     from .intake import Intake
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+HOLDABLE = frozenset({Outcome.UNKNOWN, Outcome.REJECTED, Outcome.UNSENT})
+
 PIECE = 1024
 """Number of items that are measured and keyed at a time."""
 
@@ -50,9 +53,8 @@ PIECE = 1024
 class Feed(Generic[T]):
     """A source's side of a batcher, made by `Batcher.feed`. It belongs to the batcher's loop.
 
-    The batcher must wait while it is full, and have no last resort. A receipt is any object with
-    `resolve(outcome, cause, detail)`, called once per accepted item, in the middle of a step of the
-    batcher: it must not raise, and must not use the batcher.
+    A receipt is any object with `resolve(outcome, cause, detail)`, called once per accepted item,
+    in the middle of a step of the batcher: it must not raise, and must not use the batcher.
     """
 
     def __init__(
@@ -62,6 +64,21 @@ class Feed(Generic[T]):
         holds: Collection[Outcome],
         resolve_all: ResolvesAll | None,
     ) -> None:
+        setup = dispatcher.setup
+        for outcome in holds:
+            if outcome not in HOLDABLE:
+                raise checks.bad(
+                    "holds", outcome, "must be among Outcome.UNKNOWN, REJECTED, UNSENT"
+                )
+        if setup.overflow != "block":
+            raise checks.bad(
+                "overflow", setup.overflow, 'feed() needs "block", since a source waits'
+            )
+        if setup.last_resort is not None:
+            raise ConfigError("feed() takes no last_resort=: the source still has unsent items")
+        if holds and setup.on_key_failure not in {"skip", "pause"}:
+            rule = 'feed(holds=) needs "skip" or "pause", since held items are resubmitted'
+            raise checks.bad("on_key_failure", setup.on_key_failure, rule)
         self._dispatcher = dispatcher
         self._intake = intake
         self._submissions: set[Submission[T]] = set()
@@ -73,8 +90,9 @@ class Feed(Generic[T]):
         `await` the result: it waits for room without a limit, and returns a list of (index, error)
         of the refused items, usually `[]`: `ItemTooLarge`, `KeyFailedError`, `TypeError`, the error
         of a function of that item, and `WithdrawnError` for an item that was withdrawn before it
-        was accepted. A refused item's receipt never resolves, and no other item is affected. Raises `ClosedError` once the batcher is closed. The submission's `taken` and
-        `refused` show the items accepted before that, or before a cancellation.
+        was accepted. A refused item's receipt never resolves, and no other item is affected. Raises
+        `ClosedError` once the batcher is closed. The submission's `taken` and `refused` show the
+        items accepted before that, or before a cancellation.
         """
         if len(items) != len(receipts):
             raise ValueError(f"submit: {len(items)} items with {len(receipts)} receipts")

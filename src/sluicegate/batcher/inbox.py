@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from .._core import checks
 from .._core.errors import ItemTooLarge, KeyFailedError
+from . import log
 from .batcher import Batcher
 from .dispatch import Dispatcher
 from .gathering.pack import AddGroup, Leftover
@@ -262,7 +263,8 @@ class InboxBatcher(Batcher[T]):
                 is_in = self.setup.overflow == "drop_oldest" and self._lifecycle.takes_items
                 if is_in:
                     self.try_add(item)  # drops it if evicting older ones would not make room
-            except Exception:  # a function of the item raised
+            except Exception as error:  # its producer has gone on
+                log.not_accepted(self.setup.name, error)
                 is_in = False
             if not is_in:
                 self._intake.drop(AddGroup((item,)))

@@ -100,6 +100,12 @@ def close_failed(name: str, error: BaseException) -> None:
     log_safely(logger, logging.ERROR, message, name, for_log(error), error=_traced(error))
 
 
+def not_accepted(name: str, error: BaseException) -> None:
+    """Log that an item was dropped whose producer can no longer get the error."""
+    message = "batcher %r: an item was dropped, since it cannot be accepted: %s"
+    log_safely(logger, logging.ERROR, message, name, for_log(error), error=_traced(error))
+
+
 def keys_failed(name: str, count: int) -> None:
     """Log items that were rejected because an earlier one of their key failed."""
     message = "batcher %r: %d items rejected: an earlier item of their key failed for good"

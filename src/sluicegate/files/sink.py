@@ -66,9 +66,10 @@ class FileSink(Openable):
     A full disk, a missing permission, a read-only file system and a missing folder raise
     `RefusedError` from opening and from writing; its message names the path and the repair.
 
-    Raises `ConfigError` for a bad argument. Constructing touches no file. Opening does, in a thread; it raises `ConfigError` for a file that
-    another process writes to or that is of another kind, `RefusedError` for one that cannot be
-    written, and `UnavailableError` for other file system errors.
+    Raises `ConfigError` for a bad argument. Constructing touches no file. Opening does, in a
+    thread; it raises `ConfigError` for a file that another process writes to or that is of another
+    kind, `RefusedError` for one that cannot be written, and `UnavailableError` for other file
+    system errors.
 
     Examples:
         >>> import asyncio

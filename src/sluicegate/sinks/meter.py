@@ -5,9 +5,9 @@
    is paid before anything else passes. So every amount passes eventually, and in any T seconds at
    most rate x T + max(burst, the largest amount) tokens do.
 2. Turns pass in order of arrival.
-3. When the destination throttles, nothing passes until the end of the pause, and the rate is halved. It
-   recovers by a tenth of the full rate each second. A throttle during a pause belongs to the same
-   event and only prolongs it.
+3. When the destination throttles, nothing passes until the end of the pause, and the rate is
+   halved. It recovers by a tenth of the full rate each second. A throttle during a pause belongs to
+   the same event and only prolongs it.
 """
 
 from __future__ import annotations

@@ -54,9 +54,9 @@ class Split(SinkDecorator):
         max_bytes: bytes in one write; default no limit. A larger item is written alone.
 
     The size of an item is that of the batcher's `size_of`, or the length of bytes-like items; an
-    unmeasurable item fails alone. A failed part does not affect the others, unless the destination is unavailable or throttles:
-    then the remaining parts are not sent and end with the same error. The result covers the whole
-    batch, by its indices.
+    unmeasurable item fails alone. A failed part does not affect the others, unless the destination
+    is unavailable or throttles: then the remaining parts are not sent and end with the same error.
+    The result covers the whole batch, by its indices.
 
     Raises `ConfigError` without a limit, and for a bad argument.
 

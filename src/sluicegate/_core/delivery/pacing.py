@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import math
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
 from ..clock import LOOP_CLOCK, wait_until
 
@@ -210,12 +210,14 @@ def next_try(
 def asked_wait(error: BaseException, longest: float) -> float | None:
     """Return the error's `retry_after`, 0 to `longest` seconds; `None` if it is not a duration."""
     asked = getattr(error, "retry_after", None)
-    if asked is None:
+    if asked is None:  # before the slow check against a Protocol
         return None
     if isinstance(asked, timedelta):
         asked = asked.total_seconds()
-    if isinstance(asked, bool) or not isinstance(asked, (int, float)):
+    if isinstance(asked, bool) or not isinstance(asked, SupportsFloat):
         return None
-    if isinstance(asked, float) and math.isnan(asked):  # an integer may be too large for a float
+    try:
+        seconds = float(asked)
+    except (OverflowError, ValueError, TypeError):
         return None
-    return float(min(max(0, asked), longest))
+    return None if math.isnan(seconds) else min(max(0.0, seconds), longest)

@@ -225,7 +225,7 @@ async def init(options: argparse.Namespace) -> int:
 
 GROUP = Group(
     description=(
-        "List the dead letters in a file, a table or a topic, show them, replay them through a stack "
+        "List the dead letters in a file or a table, show them, replay them through a stack "
         "of sinks, or purge them; create the table."
     ),
     example="sluicegate dlq list dead.jsonl",

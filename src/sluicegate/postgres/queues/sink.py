@@ -174,10 +174,10 @@ class PostgresQueueSink(RecordSink):
         not refused. Raises `ClosedError` while the sink is not open, `ThrottledError` if the queue
         is full, `RefusedError` if the server refuses every job until an operator repairs the cause
         (a login, a permission, no such queue, a `max_depth` below the size of the batch),
-        `UnavailableError` if no connection can be opened,
-        `UnknownOutcomeError` if the connection was lost, and the server's own error for any other
-        failure that is not caused by an item. After such an error nothing is enqueued, or, if the
-        outcome is unknown, all or nothing; a retry resolves this. Cancellation cancels the statement, which may have been applied.
+        `UnavailableError` if no connection can be opened, `UnknownOutcomeError` if the connection
+        was lost, and the server's own error for any other failure that is not caused by an item.
+        After such an error nothing is enqueued, or, if the outcome is unknown, all or nothing; a
+        retry resolves this. Cancellation cancels the statement, which may have been applied.
         """
         try:
             return await self._write(batch)

@@ -85,9 +85,10 @@ class PostgresSink(PositionsInTable):
             with stages.
         row: a function from an item to its row.
         copy_threshold: the number of rows from which they are sent by `COPY`; default 50. If
-            conflicts are handled, or a codec in text format prevents `COPY`, they are sent by one `INSERT` from arrays instead, by default from 150 rows on. Fewer
-            rows are one `INSERT` with a parameter per value. Each number of rows has its own
-            prepared statement; with more than 32 different numbers, the others are sent from arrays.
+            conflicts are handled, or a codec in text format prevents `COPY`, they are sent by one
+            `INSERT` from arrays instead, by default from 150 rows on. Fewer rows are one `INSERT`
+            with a parameter per value. Each number of rows has its own prepared statement; with
+            more than 32 different numbers, the others are sent from arrays.
         staging_threshold: the number of rows from which `COPY` into a staging table replaces the
             `INSERT` from arrays; default 10,000.
         pool_size: number of connections, and therefore of concurrent writes; default 10. Of a pool

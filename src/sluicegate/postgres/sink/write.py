@@ -1,13 +1,14 @@
 """One write of one batch on one connection, by the sink itself or in one of its transactions.
 
 1. The fast path comes first: one `INSERT` with a parameter per value below the threshold, `COPY`
-   from the threshold on; with `ignore` and `update` one `INSERT` from an array per column. Each is its own transaction, which the server commits by itself. That saves the
-   two round trips of `BEGIN` and `COMMIT`; in return, a connection that breaks after the last row
-   was sent leaves an unknown outcome, which the next attempt repairs (4). Very large batches of the
-   latter kind are sent by `COPY` into a staging table, which takes a few milliseconds to create.
-   Repairs choose their own statements. Nothing that repairs a write exists before its first error:
-   for rows that asyncpg certainly sends unchanged, the one `INSERT` is all (`plain_insert`), and
-   what follows its error continues from there.
+   from the threshold on; with `ignore` and `update` one `INSERT` from an array per column. Each is
+   its own transaction, which the server commits by itself. That saves the two round trips of
+   `BEGIN` and `COMMIT`; in return, a connection that breaks after the last row was sent leaves an
+   unknown outcome, which the next attempt repairs (4). Very large batches of the latter kind are
+   sent by `COPY` into a staging table, which takes a few milliseconds to create. Repairs choose
+   their own statements. Nothing that repairs a write exists before its first error: for rows that
+   asyncpg certainly sends unchanged, the one `INSERT` is all (`plain_insert`), and what follows its
+   error continues from there.
 2. A bad row is named by asyncpg (which could not encode it) or by the server (`COPY events, line
    2`). It fails alone, and the remaining rows are written again, up to `MAX_HINTS` times. All rows
    that asyncpg cannot encode are found at once, without the server.

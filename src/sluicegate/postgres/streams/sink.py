@@ -3,8 +3,9 @@
 1. All messages of a batch are appended by one `INSERT` (`append_new`), which commits by itself. It
    fails as a whole if an id is already in the log, or if another transaction appends to one of the
    streams concurrently.
-2. Then, and if an earlier attempt may have appended them, messages are appended one by one inside the server (`append_each`), which answers for each, by default in the
-   order of their streams. So a refused item fails alone.
+2. Then, and if an earlier attempt may have appended them, messages are appended one by one inside
+   the server (`append_each`), which answers for each, by default in the order of their streams. So
+   a refused item fails alone.
 3. Columns are arrays of text, so that codecs of a connection cannot change them.
 """
 
