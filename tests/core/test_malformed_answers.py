@@ -20,6 +20,7 @@ from sluicegate import (
     PermanentError,
     Retry,
     RowBatch,
+    TransientError,
     WriteResult,
     send,
 )
@@ -44,16 +45,31 @@ class Evil(Mapping[int, Any]):
 
 
 class Half:
-    """Settles the first item, then calls `settle` wrongly."""
+    """Settles the first item, then calls `settle` wrongly, then ends as specified."""
 
-    def __init__(self, mistake: Callable[[Batch[Any]], object]) -> None:
+    def __init__(
+        self,
+        mistake: Callable[[Batch[Any]], object],
+        *,
+        then: BaseException | None = None,
+        answer: object = None,
+    ) -> None:
         self.mistake = mistake
+        self.then = then
+        self.answer = answer
         self.calls = 0
 
-    async def write(self, batch: Batch[Any]) -> None:
+    async def write(self, batch: Batch[Any]) -> Any:
         self.calls += 1
-        batch.settle([0], Outcome.DELIVERED)
-        self.mistake(batch)
+        if self.calls == 1:
+            batch.settle([0], Outcome.DELIVERED)
+        try:
+            self.mistake(batch)
+        except ResultMismatch:
+            if self.then is not None:
+                raise self.then from None
+            return self.answer
+        raise AssertionError("the mistake was not noticed")
 
 
 MISTAKES: dict[str, Callable[[Any], object]] = {
@@ -62,6 +78,7 @@ MISTAKES: dict[str, Callable[[Any], object]] = {
     "an index beyond the end": lambda batch: batch.settle([1, 3], Outcome.DELIVERED),
     "a range beyond the end": lambda batch: batch.settle(range(1, 9), Outcome.DELIVERED),
     "a range that begins below zero": lambda batch: batch.settle(range(-1, 2), Outcome.DELIVERED),
+    "a boolean": lambda batch: batch.settle([True], Outcome.DELIVERED),
     "a string": lambda batch: batch.settle(["1"], Outcome.DELIVERED),
     "text": lambda batch: batch.settle("12", Outcome.DELIVERED),
     "no index at all": lambda batch: batch.settle([None], Outcome.DELIVERED),
@@ -78,11 +95,23 @@ MISTAKES: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"then": TransientError("t")},
+        {"then": PermanentError("p")},
+        {"then": KeyError("k")},
+        {},
+        {"answer": "fine"},
+    ],
+    ids=repr,
+)
 async def test_a_settle_that_does_not_fit_leaves_every_unsettled_item_unknown(
-    fake_clock: FakeClock, mistake: Callable[[Batch[Any]], object]
+    fake_clock: FakeClock, mistake: Callable[[Batch[Any]], object], end: dict[str, Any]
 ) -> None:
+    """Whatever the sink raises or returns afterwards."""
     batch = RowBatch("abc")
-    sink = Half(mistake)
+    sink = Half(mistake, **end)
     errors = await send(Retry(backoff=Backoff())(sink), batch)
     assert list(errors) == [1, 2]
     assert {type(error) for error in errors.values()} == {ResultMismatch}
@@ -94,6 +123,49 @@ async def test_a_settle_that_does_not_fit_leaves_every_unsettled_item_unknown(
     ]
     assert batch.maybe_applied == {1, 2}
     assert sink.calls == 1
+
+
+async def test_a_settle_of_a_part_that_does_not_fit_leaves_the_whole_write_unknown(
+    fake_clock: FakeClock,
+) -> None:
+    """Also for a part that represents groups of items."""
+    mistakes: list[Callable[[Batch[Any]], object]] = [
+        lambda batch: batch.pick([1, 2]).settle([7], Outcome.DELIVERED),
+        lambda batch: batch.pick([1, 2]).derive(["bc"], [(0, 1)]).settle([1], Outcome.DELIVERED),
+    ]
+    for mistake in mistakes:
+        batch = RowBatch("abcd")
+        errors = await send(Half(mistake, then=TransientError("t")), batch)
+        assert list(errors) == [1, 2, 3]
+        assert {type(error) for error in errors.values()} == {ResultMismatch}
+
+
+async def test_what_was_settled_wrongly_in_a_write_that_was_cut_is_not_sent_again(
+    fake_clock: FakeClock,
+) -> None:
+    """`Timeout` creates its own errors from the verdicts, and a retry would resend those items."""
+    batch = RowBatch("abc")
+    with pytest.raises(ResultMismatch):
+        batch.settle([5], Outcome.DELIVERED)  # a task of the sink, after its write has ended
+    sink = Half(lambda _: None)
+    errors = await send(sink, batch)
+    assert {type(error) for error in errors.values()} == {ResultMismatch}
+    assert list(errors) == [0, 1, 2]
+    assert sink.calls == 0
+
+
+async def test_a_settle_after_one_that_did_not_fit_says_nothing(fake_clock: FakeClock) -> None:
+    """If a sink suppresses the error, its later settlements in this write are ignored."""
+
+    async def write(batch: Batch[Any]) -> None:
+        with pytest.raises(ResultMismatch):
+            batch.settle([0, 0], Outcome.DELIVERED)
+        batch.settle(range(len(batch)), Outcome.DELIVERED)
+
+    batch = RowBatch("ab")
+    errors = await send(_sink(write), batch)
+    assert list(errors) == [0, 1]
+    assert batch.delivery.left == 2
 
 
 ANSWERS: dict[str, Callable[[Any], object]] = {
@@ -183,6 +255,27 @@ async def test_a_result_is_read_once(fake_clock: FakeClock) -> None:
     batch = RowBatch("abc")
     assert await send(_sink(write), batch) == {1: ERROR}
     assert batch.delivery.left == 1
+
+
+async def test_a_result_may_be_answered_for_what_was_made_of_its_batch(
+    fake_clock: FakeClock,
+) -> None:
+    """A custom decorator may pass on the inner result, also for a batch of other items."""
+
+    async def inner(batch: Batch[Any]) -> WriteResult:
+        return WriteResult.failed(batch, {1: ERROR})
+
+    for make in (
+        lambda batch: batch.derive("xyz", [(0,), (1,), (2,)]),
+        lambda batch: RowBatch("xyz"),
+    ):
+
+        async def write(
+            batch: Batch[Any], make: Callable[[Batch[Any]], Batch[Any]] = make
+        ) -> WriteResult:
+            return await inner(make(batch))
+
+        assert list(await send(_sink(write), _sealed("abc"))) == [1]
 
 
 async def test_indices_of_any_whole_number_fit(fake_clock: FakeClock) -> None:

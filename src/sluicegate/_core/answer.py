@@ -33,7 +33,9 @@ def checked_indices(indices: object, size: int) -> Sequence[int]:
             raise _stray(stray, size)
         return indices
     try:
-        given = [*map(whole, islice(cast("Iterable[Any]", indices), size + 1))]
+        given = list(islice(cast("Iterable[Any]", indices), size + 1))
+        if {*map(type, given)} - {int}:
+            given = [_whole(each) for each in given]
     except Exception as error:
         raise ResultMismatch(
             f"settle: the indices cannot be read ({type(error).__name__}); give the batch's own "
@@ -107,6 +109,12 @@ def _by_index(what: str, mapping: object, size: int) -> dict[int, Any]:
         return found
     given = f"{what} are given for {repr_of([*found][:SHOWN])} in a batch of {size} items"
     raise ResultMismatch(f"{given}; give indices of the batch, whole numbers from 0")
+
+
+def _whole(index: object) -> int:
+    if isinstance(index, bool):
+        raise TypeError
+    return whole(cast("Any", index))
 
 
 def _stray(stray: Sequence[int], size: int) -> ResultMismatch:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from .answer import checked_indices, checked_outcome, settled_details
 from .delivery.delivery import Delivery
 from .delivery.fork import Fork
+from .errors import ResultMismatch
 from .outcome import Outcome
 
 if TYPE_CHECKING:
@@ -220,20 +221,28 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         duplicate, spooled, dead_lettered; failures are raised or returned. `details` may hold an
         object per index for the receipt: a returned row, an offset, an id.
 
-        Raises `ResultMismatch` for anything else, and settles nothing. If the write ends with this
-        error, all its unsettled items are `unknown` and not sent again.
+        Raises `ResultMismatch` for anything else. All unsettled items of the write are then
+        `unknown` and not sent again, regardless of what the sink raises or returns afterwards.
         """
         is_plain = type(outcome) is Outcome and outcome.is_safe and not details
         if is_plain and type(indices) is range and indices == range(len(self)):
             self.book(indices, outcome)
             return
-        own = checked_indices(indices, len(self))
-        self.book(own, checked_outcome(outcome), settled_details(details))
+        try:
+            own = checked_indices(indices, len(self))
+            known = checked_outcome(outcome)
+            told = settled_details(details)
+        except ResultMismatch as error:
+            self.delivery.distrust(self.roots(), error)
+            raise
+        self.book(own, known, told)
 
     def book(
         self, own: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None = None
     ) -> None:
         """Like `settle`, for indices, outcome and details that are known to be valid."""
+        if self.delivery.distrusts:
+            own = [i for i in own if not self.delivery.distrusted(self.roots((i,)))]
         if not own:
             return
         if details and not len(details) == len(own) == len(self):

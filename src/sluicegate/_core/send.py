@@ -5,7 +5,8 @@
 2. Successes are settled before `send` returns, so the caller handles only failures.
 3. An exception becomes an error for every item that is still unsettled.
 4. An answer that does not fit its batch is a `ResultMismatch` for every unsettled item of the
-   write.
+   write, regardless of what else the sink raises or returns. Items in doubt after an unreported
+   mismatch are not sent.
 5. Cancellation passes through, and items at the destination are marked as possibly applied. A
    foreign exception raised instead of it means the same; only our own error classes are trusted
    then.
@@ -94,6 +95,8 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     task = asyncio.current_task()
     if task is None or task.cancelling():  # and a sink has swallowed it
         raise asyncio.CancelledError
+    if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
+        return _mismatched(batch, doubt)
     if delivery.withdrawn is not None and (gone := withdrawn_among(batch)):
         return await _without_withdrawn(sink, batch, gone)
     delivery.begin(roots)
@@ -103,10 +106,10 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         if type(written) is not CoroutineType:
             _check_awaitable(sink, written)
         result = await written
-        if result is None and delivery.states.is_fresh:
+        if result is None and delivery.states.is_fresh and not delivery.distrusts:
             delivery.settle(roots, Outcome.DELIVERED)
             return {}
-        errors = _book(batch, result)
+        errors = _book(batch, roots, result)
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         delivery.interrupted(roots)
         raise
@@ -124,6 +127,8 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     finally:
         if delivery.states.left < left:
             delivery.note_settled_by(sink)
+    if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
+        return _mismatched(batch, doubt)
     if errors:
         errors = _failed(batch, errors)
     try:
@@ -193,6 +198,16 @@ async def _without_unreadable(
     return errors | await _send_part(sink, batch, [i for i in left if i not in errors])
 
 
+def _mismatched(batch: Batch[T], doubt: ResultMismatch) -> dict[int, BaseException]:
+    """Fail every unsettled item with the error of an invalid `settle`, current or earlier."""
+    delivery = batch.delivery
+    errors: dict[int, BaseException] = dict.fromkeys(batch.unsettled(), doubt)
+    roots = batch.roots(errors)
+    delivery.failed(dict.fromkeys(roots, doubt))
+    delivery.forget_distrust(batch.roots())
+    return errors
+
+
 def _check_awaitable(sink: Sink[T], answer: object) -> None:
     if not inspect.isawaitable(answer):
         given = f"{shown(sink)}.write is not an async function (it returned {shown(answer)})"
@@ -206,10 +221,13 @@ def _of_a_cut(error: BaseException) -> UnknownOutcomeError:
     return caused(made, error, summary=f"{text} {for_log(error)}")
 
 
-def _book(batch: Batch[T], result: object) -> dict[int, BaseException]:
+def _book(batch: Batch[T], roots: Sequence[int], result: object) -> dict[int, BaseException]:
     """Settle successes; return the failures. Raises `ResultMismatch` before booking anything."""
+    delivery = batch.delivery
+    if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
+        raise doubt
     if result is None:
-        if batch.delivery.left:  # an inner sink may have booked all
+        if delivery.left:  # an inner sink may have booked all
             batch.book(batch.unsettled(), Outcome.DELIVERED)
         return {}
     if not isinstance(result, WriteResult):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from ..clock import Clock, Signal
+    from ..errors import ResultMismatch
     from .host import Books, Branches, Details, Slots
     from .states import RetryEnd, Tries
 
@@ -96,7 +97,7 @@ class Delivery(PassesReports["Books"]):
 
     __slots__ = (
         "__weakref__", "_closed", "_failures", "_forks", "_listeners", "_pacing", "_slots", "activity",
-        "held", "keeps_prefix", "labels", "late", "settled_by", "states", "withdrawn",
+        "distrusts", "held", "keeps_prefix", "labels", "late", "settled_by", "states", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -121,6 +122,8 @@ class Delivery(PassesReports["Books"]):
         self.activity: object = WHOLE_BATCH
         """The activity of the writes on this delivery; see `activity`."""
         self.late = 0  # items settled after this delivery was closed
+        self.distrusts: dict[int, ResultMismatch] | None = None
+        """By item: an invalid `settle` that its write has not reported yet."""
         self.withdrawn: set[int] | None = None
         """Items that no write may have any more; see `_core/order/left_out.py`."""
         self._slots = slots
@@ -291,6 +294,28 @@ class Delivery(PassesReports["Books"]):
         if self._failures is None:
             self._failures = Failures()
         return self._failures
+
+    # -- invalid answers ---------------------------------------------------------------------------
+
+    def distrust(self, indices: Sequence[int], error: ResultMismatch) -> None:
+        """Mark the unsettled items as in doubt after an invalid `settle`; they are not resent."""
+        if self.closed:
+            return
+        doubtful = [index for index in indices if not self.is_settled(index)]
+        self.distrusts = dict.fromkeys(doubtful, error) | (self.distrusts or {})
+        self.doubt(doubtful)
+
+    def distrusted(self, indices: Iterable[int]) -> ResultMismatch | None:
+        """Return the error of the first of these items that an invalid `settle` left in doubt."""
+        known = self.distrusts
+        if not known:
+            return None
+        return next((known[index] for index in indices if index in known), None)
+
+    def forget_distrust(self, indices: Iterable[int]) -> None:
+        if self.distrusts:
+            for index in indices:
+                self.distrusts.pop(index, None)
 
     # -- outcomes ----------------------------------------------------------------------------------
 
