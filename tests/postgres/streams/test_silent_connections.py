@@ -109,7 +109,7 @@ async def test_a_source_continues_on_new_connections_and_closes_in_time(
             run = asyncio.create_task(consumer.run(handled.handle))
             await _added(log, kind, *range(COUNT))
             await handled.until(COUNT)
-            assert proxy.silence() > 1
+            assert proxy.silence()
             await _added(log, kind, *range(COUNT, 2 * COUNT))
             async with asyncio.timeout(10):
                 await handled.until(2 * COUNT)

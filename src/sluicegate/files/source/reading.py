@@ -238,15 +238,22 @@ class OpenFiles:
             held = self._among(positions)
             moves = [(each.entry, at := positions[each.claim], each.is_end(at)) for each in held]
             if moves:
-                await in_thread(self._state.store, moves)
-        for each in held:
-            if each.entry.is_finished:
-                done = sum(entry.is_finished for entry in self._entries)
-                told = (each.entry.path, each.entry.position.offset, done, len(self._entries))
-                log_safely(logger, logging.INFO, _FINISHED, self._options.subscription, *told)
+                await in_thread(self._store, moves)
         if any(each.is_settled for each in held):
             self._wake.fire()
         return [each.claim for each in held if each.claim in self._held]
+
+    def _store(self, moves: Sequence[tuple[FileEntry, Position, bool]]) -> None:
+        """Store positions, and log the files that are finished with them.
+
+        Runs in the thread of the write: a cancelled commit does not resume after it.
+        """
+        finishing = [entry for entry, _, is_end in moves if is_end and not entry.is_finished]
+        self._state.store(moves)
+        done = sum(entry.is_finished for entry in self._entries) - len(finishing)
+        for number, entry in enumerate(finishing, done + 1):
+            told = (entry.path, entry.position.offset, number, len(self._entries))
+            log_safely(logger, logging.INFO, _FINISHED, self._options.subscription, *told)
 
     def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
         """Return the numbers of rows that are known."""

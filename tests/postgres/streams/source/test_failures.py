@@ -1,6 +1,6 @@
 """The source when locks, connections, permissions and the log itself fail.
 
-White box: reads and notifications that a test interrupts.
+White box: reads, notifications and the start of listening, which tests interrupt or wait for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from asyncpg import Connection
 from tests.kafka.source.storm_help import log_lines
 from tests.postgres.access_help import access_from
 from tests.postgres.streams.log_help import Log, role
@@ -142,11 +143,18 @@ async def test_no_lock_stays_behind_an_error(
 
 
 async def test_a_listening_connection_that_the_server_ends_is_replaced(
-    log: Log, real_clock: LoopClock
+    log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S17: the log is checked once, and notifications arrive again; no poll is needed."""
     host, reader = StreamHost(), source(log, poll=LONG)
     channel = channel_of(log.schema)
+    listening, listen = asyncio.Event(), Connection.add_listener
+
+    async def noted(con: Connection, *arguments: Any) -> None:
+        await listen(con, *arguments)
+        listening.set()
+
+    monkeypatch.setattr(Connection, "add_listener", noted)
     async with asyncio.timeout(WITHIN), log.connected() as con, reader.open(host):
         await host.wait_for_claims(256)
         waiting = asyncio.create_task(fetched(reader, host))
@@ -157,6 +165,8 @@ async def test_a_listening_connection_that_the_server_ends_is_replaced(
             waiting = asyncio.create_task(fetched(reader, host))
             await asyncio.sleep(0)
             assert await log.append(con, "s-1", position) == [position]
+            await listening.wait()
+            listening.clear()
             ended = await con.fetchval(
                 "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
                 "WHERE pid <> pg_backend_pid() AND query LIKE 'LISTEN %' "
