@@ -22,7 +22,7 @@ from tests.postgres.streams.source.claims_help import (
 )
 from tests.postgres.streams.source.test_failures import WITHIN, fetched, source
 
-from sluicegate._core.subscriptions import slot_lock
+from sluicegate._core.subscriptions import locked_slot, slot_lock
 from sluicegate.consumer import MemorySubscriptions, Position
 from sluicegate.postgres import PostgresSubscriptions
 from sluicegate.postgres.streams import options
@@ -30,6 +30,8 @@ from sluicegate.postgres.streams.selection import slot_of
 from sluicegate.testing.conformance.source.subject import News, RecordingHost
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tests.postgres.streams.log_help import Log
 
 pytestmark = pytest.mark.usefixtures("real_clock")
@@ -212,17 +214,45 @@ async def test_more_processes_than_slots_wait_until_one_leaves(log: Log, looks_o
 
 
 async def test_the_slots_of_a_process_that_died_pass_to_the_others(
-    log: Log, looks_often: None
+    log: Log, looks_often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P5, S-T8: once its leases have expired; until then they are skipped."""
-    host = RecordingHost()
-    async with asyncio.timeout(WITHIN), log.connected() as con, source(log, lease=0.6).open(host):
+    """P5, S-T8: once its leases have expired; until then they are skipped. The times in the tables
+    are moved instead of waiting.
+    """
+    host, tried, lock = RecordingHost(), asyncio.Event(), PostgresSubscriptions.lock
+
+    async def noted(locks: PostgresSubscriptions, names: Collection[str]) -> Collection[str]:
+        found = await lock(locks, names)
+        tried.set()
+        return found
+
+    monkeypatch.setattr(PostgresSubscriptions, "lock", noted)
+    async with asyncio.timeout(WITHIN), log.connected() as con, source(log).open(host):
         await host.wait_for_claims(256)
-        async with PostgresSubscriptions(log.dsn, schema=log.schema, lease=3) as dying:
-            assert await dying.members(NAME) == 2  # for 3 s: it locks within them, even under load
+        async with PostgresSubscriptions(log.dsn, schema=log.schema) as dying:
+            assert await dying.members(NAME) == 2
             await host.wait_for_claims(128)
             names = [slot_lock(NAME, slot) for slot in range(256)]
-            assert len(await dying.lock(names)) == 128
+            taken: list[str] = []
+            while len(taken) < 128:  # they are unlocked after their claims have ended
+                taken += await dying.lock(names)
+            _, slot = locked_slot(taken[0])
+            owner = await con.fetchval(
+                f"SELECT owner FROM {log.sql}.subscription_slot WHERE slot = $1", slot
+            )
+            tried.clear()
+            await con.execute(
+                f"UPDATE {log.sql}.subscription_member SET seen_at = seen_at - interval '2 min' "
+                "WHERE member = $1",
+                owner,
+            )
+            await tried.wait()
+            assert len(host.open) == 128
+            await con.execute(
+                f"UPDATE {log.sql}.subscription_slot SET lease_until = clock_timestamp() "
+                "WHERE owner = $1",
+                owner,
+            )
             await host.wait_for_claims(256)
         owners = await con.fetchval(
             f"SELECT count(DISTINCT owner) FROM {log.sql}.subscription_slot"
