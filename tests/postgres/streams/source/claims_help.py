@@ -31,8 +31,9 @@ NAME = "s"
 class PlainLocks:
     """Locks that do not count the members; a test can delay a call of `lock`."""
 
-    def __init__(self, inner: SubscriptionLocks) -> None:
+    def __init__(self, inner: SubscriptionLocks, *, keep_every: float | None = None) -> None:
         self._inner = inner
+        self._keep_every = keep_every
         self.asked = asyncio.Event()
         """Set by a call of `lock`."""
         self.may_go = asyncio.Event()
@@ -41,7 +42,7 @@ class PlainLocks:
 
     @property
     def keep_every(self) -> float | None:
-        return self._inner.keep_every
+        return self._keep_every or self._inner.keep_every
 
     async def lock(self, names: Collection[str]) -> Collection[str]:
         self.asked.set()

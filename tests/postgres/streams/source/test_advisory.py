@@ -1,4 +1,7 @@
-"""Advisory locks of a source whose consumer or session fails, and an older schema."""
+"""Advisory locks of a source whose consumer or session fails, and an older schema.
+
+White box: more attempts to extend locks before they count as lost.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from tests.postgres.streams.source.test_failures import WITHIN, fetched, source
 from sluicegate import ConfigError
 from sluicegate.consumer import Position
 from sluicegate.postgres import PostgresAdvisoryLocks, PostgresSubscriptions
+from sluicegate.postgres.streams import holding
 from sluicegate.testing.conformance.source.subject import RecordingHost
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ HELD = "FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
 
 
 def advisory_locks(log: Log) -> PostgresAdvisoryLocks:
-    return PostgresAdvisoryLocks(log.dsn, schema=log.schema, keep_every=0.2)
+    return PostgresAdvisoryLocks(log.dsn, schema=log.schema)
 
 
 def advisory(log: Log, locks: SubscriptionLocks | None = None) -> PostgresStreamSource:
@@ -53,11 +57,14 @@ async def test_no_advisory_lock_stays_behind_an_error(log: Log, error: BaseExcep
         assert await held(con) == 0
 
 
-async def test_the_end_of_a_session_loses_its_slots_to_another_process(log: Log) -> None:
+async def test_the_end_of_a_session_loses_its_slots_to_another_process(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S-T8, S-T11: its late store is refused, and it claims slots again when they become free."""
     first, second = RecordingHost(), RecordingHost()
     advisory_ones = advisory_locks(log)
-    locks = PlainLocks(advisory_ones)
+    locks = PlainLocks(advisory_ones, keep_every=0.2)
+    monkeypatch.setattr(holding, "KEEPS", 100)
     left, right = advisory(log, locks), advisory(log)
     partition = partition_of(log, "a")
     async with asyncio.timeout(WITHIN), log.connected() as con, advisory_ones:

@@ -1,6 +1,6 @@
 """A slot that another session keeps locked, such as an operator's, beside the others of a process.
 
-White box: the slot of a stream.
+White box: the slot of a stream, and the time after which a lock counts as lost.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from tests.postgres.streams.source.stream_help import claim_on, source_of
 from tests.postgres.streams.source.test_failures import StreamHost, locked
 
 from sluicegate.consumer import Position
+from sluicegate.postgres import PostgresSubscriptions
+from sluicegate.postgres.streams import holding
 from sluicegate.postgres.streams.selection import slot_of
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-WITHIN = 20.0
+WITHIN = 45.0
 LOCK = "SELECT FROM {s}.subscription_slot WHERE slot = $1 FOR UPDATE"
 STORED = "SELECT position FROM {s}.subscription_slot WHERE slot = $1"
 
@@ -56,9 +58,13 @@ async def test_positions_of_other_slots_are_stored_and_that_of_the_locked_one_af
     assert await locked(log) == 0
 
 
-async def test_locks_of_other_slots_are_extended_and_the_locked_one_alone_is_lost(log: Log) -> None:
+async def test_locks_of_other_slots_are_extended_and_the_locked_one_alone_is_lost(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S-T8, S-T4: it is claimed again when it is free."""
-    host, source = StreamHost(), source_of(log, lease=1.0)
+    monkeypatch.setattr(PostgresSubscriptions, "keep_every", 0.05)
+    monkeypatch.setattr(holding, "KEEPS", 20)
+    host, source = StreamHost(), source_of(log)
     async with asyncio.timeout(WITHIN), log.connected() as con, log.connected() as operator:
         async with source.open(host):
             claims = await host.wait_for_claims(256)
