@@ -119,7 +119,7 @@ async def test_members_that_no_longer_ask_are_forgotten(log: Log, real_clock: Lo
             f"INSERT INTO {log.sql}.subscription_member "
             "VALUES ($1, $2, clock_timestamp() - make_interval(secs => $3))"
         )
-        for member, ago in (("lives", 29.0), ("ended", 31.0), ("long ago", 301.0)):
+        for member, ago in (("lives", 10.0), ("ended", 31.0), ("long ago", 301.0)):
             await con.execute(add, NAME, member, ago)
         assert await mine.members(NAME) == 2
         rows = await con.fetch(f"SELECT member FROM {log.sql}.subscription_member")

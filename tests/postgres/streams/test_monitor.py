@@ -127,7 +127,7 @@ async def test_members_pauses_losses_and_parked_keys_are_those_of_the_rows(
         await subscribe(log, con, "s", 0)
         await con.execute(
             f"INSERT INTO {log.sql}.subscription_member SELECT 's', 'm' || n, "
-            "now() - n * interval '20 seconds' FROM generate_series(0, 2) n; "
+            "now() - n * n * interval '10 seconds' FROM generate_series(0, 2) n; "
             f"UPDATE {log.sql}.subscription SET paused = true; "
             f"UPDATE {log.sql}.subscription_slot SET paused = true, epoch = 1 WHERE slot < 3; "
             f"INSERT INTO {log.sql}.parked (consumer, key, queue, place, record) "
