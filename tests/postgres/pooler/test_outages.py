@@ -84,11 +84,13 @@ async def test_a_full_pool_is_an_outage(
         db.sink(dsn=bouncer.dsn) as sink,
     ):
         assert await written(sink, rows(0)) == {}
-        await bouncer.restart(query_wait_timeout="0.1", default_pool_size="2")
+        await bouncer.restart(default_pool_size="2")
         async with busy(bouncer.dsn, 2):
+            await bouncer.reload(default_pool_size="2", query_wait_timeout="0.1")
             error = only(await written(sink, rows(100)))
             assert type(error) is UnavailableError
             assert "query_wait_timeout" in str(error)
+            await bouncer.reload(default_pool_size="2")
         assert await written(sink, rows(100)) == {}
         assert len(await db.rows()) == 40
 

@@ -56,7 +56,7 @@ async def test_jobs_are_handled_in_order_and_settled(
     async def handle(message: Message) -> object:
         number = int(message.value)
         if number == 40 and message.attempt == 1:
-            return Nak(delay=1.0)
+            return Nak(delay=60.0)
         seen.setdefault(message.key, []).append(number)
         return None
 
