@@ -35,7 +35,7 @@ LIBRARIES = ("libc-ares2", "libcares2", "libevent-2.1-7", "libevent-2.1-7t64")
 """Its libraries, by their names in different releases; some may already be installed."""
 PROGRAM = "usr/sbin/pgbouncer"
 FETCH_SECONDS = 120
-START_SECONDS = 20
+START_SECONDS = 60
 SETTINGS = {
     "auth_type": "plain",
     "pool_mode": "transaction",

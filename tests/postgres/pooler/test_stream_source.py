@@ -36,7 +36,7 @@ async def test_the_poll_alone_delivers(
         schema=log.schema,
         poll=0.05,
     )
-    async with asyncio.timeout(20), log.connected() as con, reader.open(host):
+    async with asyncio.timeout(60), log.connected() as con, reader.open(host):
         claims = await host.wait_for_claims(256)
         waiting = asyncio.create_task(reader.fetch(claims, 10))
         await asyncio.sleep(0)

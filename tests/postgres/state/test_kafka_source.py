@@ -35,7 +35,7 @@ PARTS = 2
 
 async def until(tables: StateTables, least: int) -> None:
     """Wait until all partitions have reached their positions."""
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(60.0):
         while min([await tables.position(part) for part in range(PARTS)]) < least:
             pass
 

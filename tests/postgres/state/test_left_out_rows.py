@@ -54,7 +54,7 @@ async def test_a_trigger_that_leaves_rows_out_stops_the_commits_until_it_is_gone
             state.attach(MemorySource(log)), ordering="partition", commits=Commits(every=0.01)
         ) as consumer,
         asyncio.TaskGroup() as tasks,
-        asyncio.timeout(20.0),
+        asyncio.timeout(60.0),
     ):
         tasks.create_task(consumer.run_events(handle, state=state))
         while await tables.position() < 2:

@@ -73,7 +73,7 @@ async def test_tables_that_are_lost(
             Consumer(
                 state.attach(source), ordering="partition", commits=Commits(every=0.01)
             ) as consumer,
-            asyncio.timeout(30.0),
+            asyncio.timeout(60.0),
         ):
             task = asyncio.create_task(consumer.run_events(handle, state=state))
             while until not in f"{consumer.explain()} {await stored(broker, topic)}":

@@ -117,7 +117,7 @@ async def test_a_server_that_was_read_only(embedded_postgres: EmbeddedPostgres) 
             state.attach(MemorySource(log)), ordering="partition", commits=Commits(every=0.01)
         ) as consumer,
         asyncio.TaskGroup() as tasks,
-        asyncio.timeout(30.0),
+        asyncio.timeout(60.0),
     ):
         tasks.create_task(consumer.run_events(counting.handle, jobs=[counting.jobs], state=state))
         while await tables.position() < 3:
@@ -151,7 +151,7 @@ async def _until(tables: StateTables, least: int) -> None:
     seen = StateTables(tables.dsn, con)
     seen.table, seen.positions = tables.table, tables.positions
     try:
-        async with asyncio.timeout(30.0):
+        async with asyncio.timeout(60.0):
             while await seen.position() < least:
                 pass
     finally:

@@ -71,7 +71,7 @@ def log_of(count: int) -> MemoryLog:
 
 
 async def _until(tables: StateTables, position: int) -> None:
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60.0):
         while await tables.position() < position:
             pass
 
@@ -130,7 +130,7 @@ async def test_a_slot_of_a_stream(embedded_postgres: EmbeddedPostgres) -> None:
         await log.append(con, "s-1", 0, 1, 2)
         task = asyncio.create_task(counting.run(source))
         total = f'SELECT sum(value::text::int) FROM "{tables.table}" WHERE partition >= 0'
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60.0):
             while not await tables.position(0) and len(counting.handled) < 3:
                 await CLOCK.sleep(0.01)
             while await tables.con.fetchval(total) != 3:
@@ -150,7 +150,7 @@ async def test_a_transactional_id_that_was_claimed_by_error(
     async with (
         KafkaSink(made.topic, bootstrap=broker.bootstrap) as other,
         made.running(),
-        asyncio.timeout(30.0),
+        asyncio.timeout(60.0),
     ):
         await produce(broker, made.topic, (b"k", b"v"))
         while (await stored(broker, made.group))[made.part].offset < 6:
@@ -212,12 +212,12 @@ async def test_the_end_of_a_log_as_a_start_is_stored_before_any_event(
     """consumer/G35: a crash before the first commit does not skip events behind it."""
     made = Counted(broker, await new_topic(broker))
     await fill(broker, made.topic, 5)
-    async with made.running(start="latest") as consumer, asyncio.timeout(30.0):
+    async with made.running(start="latest") as consumer, asyncio.timeout(60.0):
         while not consumer.ready:
             await CLOCK.sleep(0.01)
         assert (await stored(broker, made.group))[made.part].offset == 5
     await fill(broker, made.topic, 3)  # while it is stopped
-    async with made.running(start="latest"), asyncio.timeout(30.0):
+    async with made.running(start="latest"), asyncio.timeout(60.0):
         while (await stored(broker, made.group))[made.part].offset < 8:
             pass
     assert made.handled == [5, 6, 7]
@@ -237,7 +237,7 @@ async def test_a_start_whose_commit_has_no_answer(broker: EmbeddedKafka, directi
         access = KafkaAccess(proxy.bootstrap, request_timeout=0.3)
         async with (
             made.running(start="latest", bootstrap=access) as consumer,
-            asyncio.timeout(30.0),
+            asyncio.timeout(60.0),
         ):
             while "last try failed" not in str(consumer.explain()):
                 await CLOCK.sleep(0.01)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LONG = 60.0
 """Seconds that no test waits for."""
-WITHIN = 20.0
+WITHIN = 45.0
 
 
 def source_of(log: Log, **options: Any) -> PostgresStreamSource:

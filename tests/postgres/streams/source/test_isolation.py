@@ -46,7 +46,7 @@ async def test_the_default_isolation_level_of_sessions_does_not_matter(
     dsn = f"{log.dsn}?options=-c%20default_transaction_isolation%3D{level.replace(' ', '%5C%20')}"
     table = f"t{uuid4().hex}"
     options: dict[str, Any] = {"schema": log.schema}
-    async with asyncio.timeout(30), AsyncExitStack() as stack:
+    async with asyncio.timeout(60), AsyncExitStack() as stack:
         con = await stack.enter_async_context(log.connected())
         access: str | PostgresAccess = dsn
         if kind == "pool":
