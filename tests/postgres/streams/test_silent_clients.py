@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 SOON = 0.3
 """The limit of every wait in these tests, in seconds."""
+SLACK = 4.0
+"""Seconds that a loaded machine may add; a close without a limit takes 5."""
 BAD = 13
 """A number that the server refuses in jobs and messages."""
 LOCK = slot_lock("s", 7)
@@ -300,11 +302,11 @@ class Insisting:
     async def on(self, call: Callable[[], Awaitable[Any]]) -> Any:
         while True:
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     return await call()
             except FAILURES:
                 self.failures += 1
-                assert self.failures < 8, "new connections answer"
+                assert self.failures < 30, "new connections answer"
 
 
 async def _use(client: Client, log: Log, dsn: str) -> int:
@@ -324,19 +326,18 @@ async def test_an_open_client_continues_on_new_connections(
 ) -> None:
     """Its calls fail in time until it has no silent connection any more."""
     client = CLIENTS[name]
-    async with (
-        _prepared(log),
-        silent_proxy(log.dsn) as proxy,
-        client.opened(log, proxy.dsn) as opened,
-    ):
+    async with _prepared(log), silent_proxy(log.dsn) as proxy, AsyncExitStack() as stack:
         insisting = Insisting()
+        opened = await insisting.on(
+            lambda: stack.enter_async_context(client.opened(log, proxy.dsn))
+        )
         for call in client.calls:
             await insisting.on(partial(call, opened))
         assert proxy.silence()
         began = real_clock.now()
         for call in client.calls:
             await insisting.on(partial(call, opened))
-        assert real_clock.now() - began < (insisting.failures + 1) * SOON + 1
+        assert real_clock.now() - began < (insisting.failures + 1) * SOON + SLACK
 
 
 @pytest.mark.long
@@ -357,6 +358,6 @@ async def test_each_call_is_bounded_and_the_next_one_is_answered(
             proxy.silence_after(at)
             began = real_clock.now()
             failures = await _use(CLIENTS[name], log, proxy.dsn)
-            assert real_clock.now() - began < (failures + 1) * 2 * SOON + 1
+            assert real_clock.now() - began < (failures + 1) * 2 * SOON + SLACK
             failed += failures
         assert failed or name == "StreamLog.notifier"

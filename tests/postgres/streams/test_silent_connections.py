@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 SOON = 0.25
 """The `answer_timeout` of these tests, in seconds."""
 DRAIN = 0.3
+SLACK = 2.5
+"""Seconds that a loaded machine may add; a close that ignores the drain takes 5."""
 COUNT = 5
 
 
@@ -118,7 +120,7 @@ async def test_a_source_continues_on_new_connections_and_closes_in_time(
             began = real_clock.now()
             consumer.stop()
             await run
-        assert real_clock.now() - began < DRAIN + 1 + 0.3
+        assert real_clock.now() - began < DRAIN + 1 + SLACK
     assert "no answer from" in caplog.text
 
 
@@ -369,7 +371,7 @@ async def test_a_part_of_a_consumer_continues_and_closes_in_time(
                 began = real_clock.now()
                 part.consumer.stop()
                 await run
-            assert real_clock.now() - began < DRAIN + 1 + 0.3
+            assert real_clock.now() - began < DRAIN + 1 + SLACK
             if name in REPORTED:
                 assert TOLD.search(told + caplog.text)
         finally:
