@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def served(log: Log, name: str = "s", **options: Any) -> PostgresStreamSource:
     """A source of the subscription."""
-    given: dict[str, Any] = {"poll": 0.02, "close_timeout": 2.0, **options}
+    given: dict[str, Any] = {"poll": 0.02, "close_timeout": 20.0, **options}
     return PostgresStreamSource(
         access_from(log.dsn, given), subscription=name, schema=log.schema, **given
     )

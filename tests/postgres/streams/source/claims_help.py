@@ -64,7 +64,7 @@ def plain(
     **options: Any,
 ) -> PostgresStreamSource:
     """A source whose locks do not count the members."""
-    given: dict[str, Any] = {"poll": 0.005, "hold": 0.0, "close_timeout": 2.0, **options}
+    given: dict[str, Any] = {"poll": 0.005, "hold": 0.0, "close_timeout": 20.0, **options}
     return PostgresStreamSource(
         access_from(None if "pool" in given else log.dsn, given),
         subscription=NAME,

@@ -31,7 +31,7 @@ def source_of(log: Log, **options: Any) -> PostgresStreamSource:
         "subscription": "s",
         "poll": 0.02,
         "lease": LONG,
-        "close_timeout": 2.0,
+        "close_timeout": 20.0,
         **options,
     }
     return PostgresStreamSource(access_from(log.dsn, given), schema=log.schema, **given)

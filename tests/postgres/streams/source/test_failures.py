@@ -58,7 +58,7 @@ class StreamHost(RecordingHost):
 
 
 def source(log: Log, dsn: str | None = None, **options: Any) -> PostgresStreamSource:
-    given: dict[str, Any] = {"poll": 0.02, "lease": LONG, "close_timeout": 2.0, **options}
+    given: dict[str, Any] = {"poll": 0.02, "lease": LONG, "close_timeout": 20.0, **options}
     return PostgresStreamSource(
         access_from(dsn or log.dsn, given), subscription="s", schema=log.schema, **given
     )
