@@ -163,7 +163,7 @@ def run(kind: type[Faultless], name: str) -> None:
     async def bounded() -> None:
         suite = OfState() if hasattr(OfState, f"test_{name}") else OfLocks()
         test: Any = getattr(suite, f"test_{name}")
-        async with asyncio.timeout(0.5):
+        async with asyncio.timeout(0.5 if kind is Blocks else 30.0):
             await test(LoopClock())
 
     asyncio.run(bounded())

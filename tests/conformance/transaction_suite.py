@@ -122,8 +122,8 @@ class TransactionConformance(SinkConformance[T]):
                 for _ in range(rounds):
                     await real_clock.sleep(0)
                 task.cancel()
-                ended, _ = await asyncio.wait([task], timeout=10.0)
-                assert ended, "the transaction did not end within 10 s of its cancellation"
+                ended, _ = await asyncio.wait([task], timeout=30.0)
+                assert ended, "the transaction did not end within 30 s of its cancellation"
                 await self.attempt(sink, unit, items)
                 assert [await self.copies(item) for item in items] == [1] * 4, (
                     f"after a cancellation ({rounds} turns)"
