@@ -1,9 +1,12 @@
-"""B-T40: a batch whose response is lost is sent again unchanged, and stored once."""
+"""B-T40: a batch whose response is lost is sent again unchanged, and stored once.
+
+White box: the time limit of the requests of an open sink.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +32,7 @@ from sluicegate.errors import TooLargeError
 from sluicegate.kafka import KafkaSink
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from typing import Literal
 
     from tests.kafka.source.proxy_help import KafkaProxy
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
 TEN, MORE = list(range(10)), list(range(10, 15))
 BRIEF = 0.3
-"""A short `request_timeout`."""
+"""Seconds to wait for a response that does not come."""
 
 
 @asynccontextmanager
@@ -50,6 +53,17 @@ async def behind_proxy(
     async with proxied(broker) as proxy:
         async with KafkaSink(topic, **kafka_args(KafkaSink, proxy.bootstrap, **options)) as sink:
             yield sink, proxy, topic
+
+
+@contextmanager
+def brief(sink: KafkaSink) -> Iterator[None]:
+    """Requests inside wait for `BRIEF` only; others as long as a busy broker may need."""
+    client: Any = sink._session.client  # type: ignore[union-attr]
+    before, client._request_timeout_ms = client._request_timeout_ms, int(BRIEF * 1000)
+    for connection in client._conns.values():
+        connection._request_timeout = BRIEF
+    yield
+    client._request_timeout_ms = before
 
 
 @pytest.mark.parametrize("lost", ["request", "answer"])
@@ -83,10 +97,11 @@ def test_an_answer_that_is_lost_for_good_is_unknown_and_its_retry_stores_nothing
     """batcher/B40: the items of the retry get the results of the stored records."""
 
     async def scenario() -> None:
-        async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, topic):
+        async with behind_proxy(broker) as (sink, proxy, topic):
             written = Written(TEN)
             gate = proxy.hold(Api.PRODUCE, "answer")
-            errors = await written.write(sink)
+            with brief(sink):
+                errors = await written.write(sink)
             assert {*errors} == {*TEN}
             assert {type(each) for each in errors.values()} == {UnknownOutcomeError}
             gate.cut()
@@ -103,10 +118,11 @@ def test_another_write_to_the_partition_settles_the_doubt_first(broker: Embedded
     """batcher/B40: the first batch stays first, even if its retry comes later."""
 
     async def scenario() -> None:
-        async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, topic):
+        async with behind_proxy(broker) as (sink, proxy, topic):
             first, second = Written(TEN), Written(MORE)
             gate = proxy.hold(Api.PRODUCE, "request")
-            assert len(await first.write(sink)) == len(TEN)
+            with brief(sink):
+                assert len(await first.write(sink)) == len(TEN)
             gate.cut()
             assert await second.write(sink) == {}
             assert await first.write(sink) == {}
@@ -121,11 +137,12 @@ def test_nothing_is_sent_behind_a_batch_in_doubt(broker: EmbeddedKafka) -> None:
     """Another write fails as unavailable while there is no response."""
 
     async def scenario() -> None:
-        async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, topic):
+        async with behind_proxy(broker) as (sink, proxy, topic):
             first, second = Written(TEN), Written(MORE)
             gate = proxy.hold(Api.PRODUCE, "answer")
-            assert len(await first.write(sink)) == len(TEN)
-            errors = await second.write(sink)
+            with brief(sink):
+                assert len(await first.write(sink)) == len(TEN)
+                errors = await second.write(sink)
             assert {type(each) for each in errors.values()} == {UnavailableError}
             assert second.batch.maybe_applied == frozenset()
             gate.cut()
@@ -140,10 +157,11 @@ def test_a_part_of_the_items_comes_again_with_others(broker: EmbeddedKafka) -> N
     """Items in doubt and fresh ones in one write: each is stored once, and has its details."""
 
     async def scenario() -> None:
-        async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, topic):
+        async with behind_proxy(broker) as (sink, proxy, topic):
             whole = Written(TEN)
             gate = proxy.hold(Api.PRODUCE, "answer")
-            assert len(await sink_errors(sink, whole, [0, 1, 2, 5])) == 4
+            with brief(sink):
+                assert len(await sink_errors(sink, whole, [0, 1, 2, 5])) == 4
             gate.cut()
             assert await whole.write(sink) == {}
             found = await read(broker, topic)
@@ -303,7 +321,7 @@ def test_a_timeout_in_a_stack_costs_no_record_and_stores_none_twice(broker: Embe
     async def scenario() -> None:
         async with behind_proxy(broker) as (sink, proxy, topic):
             gate = proxy.hold(Api.PRODUCE, "answer")
-            full = stack(sink, Timeout(BRIEF), Retry())
+            full = stack(sink, Timeout(BRIEF), Retry(attempts=100))
             async with Batcher(full, limits=Limits(max_items=10), name="timed") as batcher:
                 receipts = [await batcher.submit(each) for each in TEN + MORE]
                 await gate.arrived.wait()
@@ -324,10 +342,11 @@ def test_what_is_remembered_of_stored_records_is_small(broker: EmbeddedKafka) ->
     """Items that are never sent again do not hold the bytes of their records."""
 
     async def scenario() -> None:
-        async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, _):
+        async with behind_proxy(broker) as (sink, proxy, _):
             first = Written(["x" * 100_000])
             gate = proxy.hold(Api.PRODUCE, "answer")
-            assert len(await first.write(sink)) == 1
+            with brief(sink):
+                assert len(await first.write(sink)) == 1
             gate.cut()
             assert await Written(MORE).write(sink) == {}
             remembered: Any = sink._sent_items
