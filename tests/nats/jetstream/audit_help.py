@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).with_name("audit_child.py")
-WITHIN = 45.0
+WITHIN = 120.0
+"""Seconds for a block on a busy machine, which starts processes."""
 
 
 class Line(NamedTuple):

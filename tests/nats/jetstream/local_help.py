@@ -108,7 +108,7 @@ async def running(
     }
     made = Running(Watched(stream, **given))
     made.consumer = Consumer(made.source, **others)
-    async with asyncio.timeout(40), made.consumer as consumer:
+    async with asyncio.timeout(120), made.consumer as consumer:
         made.run = asyncio.create_task(consumer.run(made.handle))
         try:
             yield made

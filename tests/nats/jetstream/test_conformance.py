@@ -33,7 +33,7 @@ class TestJetStreamSource(ConsumedSourceConformance):
 
     capabilities = DenseSource.capabilities
     lacks = {"holes"}
-    patience = 20.0
+    patience = 60.0
 
     @pytest.fixture(autouse=True)
     def _server(self, embedded_nats: EmbeddedNats) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sluicegate import Message
     from sluicegate.testing import EmbeddedNats
 
-pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.usefixtures("real_clock")
 
 LONG = 3.0
 """Three times the acknowledgement wait."""
@@ -100,7 +100,7 @@ async def test_a_message_whose_deliveries_are_used_up_is_an_error_with_its_numbe
         (deadly,) = await stream.publish("a", "")
         for _ in range(2):
             subscription = await stream.js.pull_subscribe_bind("d", stream.name)
-            (message,) = await subscription.fetch(1, timeout=5)
+            (message,) = await subscription.fetch(1, timeout=30)
             assert message.metadata.sequence.stream == deadly
             await subscription.unsubscribe()
         behind = await stream.publish("a", "", "") + await stream.publish("b", "")
@@ -121,7 +121,7 @@ async def test_a_bound_consumer_with_a_shorter_wait_is_extended_in_time(
 ) -> None:
     """O-T17: the consumer's own wait applies, not that of the source."""
     async with new_stream(embedded_nats) as stream:
-        await made_here(stream, ack_wait=0.6)
+        await made_here(stream, ack_wait=1.5)
         sent = await stream.publish("a", "sleep 2", "")
         async with running(embedded_nats, stream.name, ack_wait=30.0) as here:
             await here.handled(*sent)

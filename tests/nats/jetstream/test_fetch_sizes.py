@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sluicegate import Message
     from sluicegate.testing import EmbeddedNats
 
-pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.usefixtures("real_clock")
 
 RECORD, RECORDS = 1 << 18, 64
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from sluicegate.testing import EmbeddedNats
 
-pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.usefixtures("real_clock")
 
 
 @pytest.mark.long

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sluicegate.testing import EmbeddedNats
 
-pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.usefixtures("real_clock")
 
 KILLS = int(os.environ.get("SLUICEGATE_KILLS", "20"))
 KEYS = [f"k{number}" for number in range(20)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from sluicegate.testing import EmbeddedNats
 
-pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.usefixtures("real_clock")
 
 PARTITIONS = 8
 KEYS = [f"k{number}" for number in range(40)]

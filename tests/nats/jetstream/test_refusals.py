@@ -25,7 +25,7 @@ from sluicegate.testing.servers.require import there_or_skip
 if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedNats
 
-pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
+pytestmark = pytest.mark.usefixtures("real_clock")
 
 
 @pytest.fixture
