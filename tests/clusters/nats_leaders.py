@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sluicegate.testing import EmbeddedNats
 
-SECONDS = 30
+SECONDS = 60
 LOOK_EVERY = 0.01
 
 

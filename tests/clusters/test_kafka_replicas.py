@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 async def in_sync(kafka: EmbeddedKafka, topic: str, replicas: set[int]) -> None:
     """Wait until these replicas are in sync."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while await asyncio.to_thread(kafka_leaders.in_sync, kafka, topic) != replicas:
             pass  # each is a request to a broker
 
@@ -57,7 +57,7 @@ async def test_too_few_replicas_in_sync_are_an_outage(kafka: EmbeddedKafka) -> N
         await log.wait("the destination has been unavailable")
         assert not any(each.done for each in receipts)
         await asyncio.to_thread(kafka.resume, follower)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             for each in receipts:
                 await each
     assert await items(kafka, topic) == [*range(100)]

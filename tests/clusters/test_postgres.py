@@ -163,6 +163,6 @@ async def test_a_primary_that_becomes_read_only_is_left_for_its_successor(
         await con.execute("SELECT pg_reload_conf()")
         await con.close()
         primary.standbys[0].promote()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(100):
             await batcher.deliver({"n": 1})
         assert await rows(primary.standbys[0].dsn) == [0, 1]

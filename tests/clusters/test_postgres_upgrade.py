@@ -102,7 +102,7 @@ async def test_an_incompatible_version_is_refused_at_the_start_and_reported_by_w
     source = PostgresQueueSource(server.dsn, queue="jobs", poll=0.2)
     async with (
         log_lines() as log,
-        asyncio.timeout(30),
+        asyncio.timeout(100),
         Consumer(source, name="jobs") as consumer,
     ):
         running = asyncio.create_task(consumer.run(handle))

@@ -97,7 +97,7 @@ async def test_partitions_with_records_are_read_in_equal_shares(broker: Embedded
         await fill(broker, topic, 3_000, partition=partition)
     source = source_of(broker, topic, new_name("group"))
     host = RecordingHost()
-    async with source.open(host), asyncio.timeout(30.0):
+    async with source.open(host), asyncio.timeout(100):
         claims = await host.wait_for_claims(4)
         reader = ClaimReader(source, host)
         for claim in claims:
@@ -123,7 +123,7 @@ async def test_a_claim_that_is_not_asked_for_holds_back_none_and_loses_nothing(
         await fill(broker, topic, 2_000, partition=partition)
     source = source_of(broker, topic, new_name("group"))
     host = RecordingHost()
-    async with source.open(host), asyncio.timeout(30.0):
+    async with source.open(host), asyncio.timeout(100):
         await host.wait_for_claims(2)
         asked, other = (host.claim_of(TopicPartition(topic, each)) for each in (0, 1))
         reader = ClaimReader(source, host)
@@ -148,7 +148,7 @@ async def test_large_records_are_not_read_far_ahead(
     client = {"fetch.message.max.bytes": 50_000, "queued.max.messages.kbytes": 200}
     source = source_of(broker, topic, new_name("group"), client=client)
     host = RecordingHost()
-    async with source.open(host), asyncio.timeout(30.0):
+    async with source.open(host), asyncio.timeout(100):
         await host.wait_for_claims(2)
         asked, other = (host.claim_of(TopicPartition(topic, each)) for each in (0, 1))
         reader = ClaimReader(source, host)
@@ -168,7 +168,7 @@ async def test_a_session_that_dies_is_followed_by_another_one_and_told(
     await fill(broker, topic, 3)
     source = source_of(broker, topic, new_name("group"))
     host = RecordingHost()
-    async with source.open(host), asyncio.timeout(30.0):
+    async with source.open(host), asyncio.timeout(100):
         (first,) = await host.wait_for_claims(1)
         await ClaimReader(source, host).read([first], 3)
         sessions: Any = source._sessions
@@ -187,7 +187,7 @@ async def test_records_of_a_cancelled_fetch_are_in_the_next_one(broker: Embedded
     topic = await new_topic(broker)
     source = source_of(broker, topic, new_name("group"))
     host = RecordingHost()
-    async with source.open(host), asyncio.timeout(30.0):
+    async with source.open(host), asyncio.timeout(100):
         claims = await host.wait_for_claims(1)
         reader = ClaimReader(source, host)
         for turn in range(10):
@@ -229,7 +229,7 @@ async def test_a_position_that_is_no_longer_retained_continues_at_the_start_poin
     )
     source = source_of(broker, topic, group)
     host = RecordingHost()
-    async with source.open(host), asyncio.timeout(30.0):
+    async with source.open(host), asyncio.timeout(100):
         await host.wait_for_claims(2)
         reader = ClaimReader(source, host)
         while sum(len(reader.records(claim)) for claim in host.claims) < 30:
@@ -269,7 +269,7 @@ async def test_a_position_whose_record_was_replaced_begins_again_at_the_start_po
     await member.close()
     source = source_of(own_broker, topic, group)
     host = RecordingHost()
-    async with source.open(host), asyncio.timeout(30.0):
+    async with source.open(host), asyncio.timeout(100):
         await host.wait_for_claims(3)
         reader = ClaimReader(source, host)
         while sum(len(reader.records(claim)) for claim in host.claims) < 17:
@@ -291,13 +291,13 @@ async def test_a_group_moves_between_the_clients_with_its_map(broker: EmbeddedKa
     at = Position(3, encode(3, [(5, 20)]).text)
     source = source_of(broker, topic, group)
     host = RecordingHost()
-    async with source.open(host), asyncio.timeout(30.0):
+    async with source.open(host), asyncio.timeout(100):
         (claim,) = await host.wait_for_claims(1)
         assert list(await source.commit({claim: at})) == [claim]
         assert list(await source.commit({claim: Position(2)})) == [], "it would go back"
     assert await stored(broker, group) == {claim.partition: Position(3, at.metadata + "\0")}
     other = KafkaSource(topic, bootstrap=broker.bootstrap, group=group, session_timeout=3.0)
-    async with member(other) as reader, asyncio.timeout(30.0):
+    async with member(other) as reader, asyncio.timeout(100):
         await reader.handled_count(12)
         await reader.stored(30)
     assert sorted(reader.offsets) == [3, 4, *range(20, 30)]

@@ -169,7 +169,7 @@ async def opening_fails(address: str, message: str, **options: Any) -> None:
     with pytest.raises(UnavailableError, match=message):
         async with KafkaSink("t", bootstrap=KafkaAccess(address, request_timeout=0.5), **options):
             pass
-    assert LoopClock().now() - began < 3
+    assert LoopClock().now() - began < 20  # on a busy machine; aiokafka's own limit is 40
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])

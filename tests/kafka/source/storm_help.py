@@ -22,8 +22,8 @@ QUICK: dict[str, Any] = {"session_timeout": 6.0, "rebalance_timeout": 8.0}
 """Timeouts of a source; by default Kafka allows no shorter session."""
 
 
-def run(coroutine: Coroutine[Any, Any, T], seconds: float = 60.0) -> T:
-    """Run a scenario within a time limit."""
+def run(coroutine: Coroutine[Any, Any, T], seconds: float = 120.0) -> T:
+    """Run a scenario within a time limit, for one that hangs."""
 
     async def bounded() -> T:
         async with asyncio.timeout(seconds):

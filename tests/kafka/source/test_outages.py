@@ -31,7 +31,7 @@ BOUNDED: dict[str, Any] = {
     "commit_timeout": 0.5,
 }
 """A source that ends within a second."""
-AT_MOST = 5.0
+AT_MOST = 30.0
 """Seconds for such an end on a busy machine; a bare client takes 40 s, or never ends."""
 
 

@@ -103,7 +103,7 @@ async def consuming(
     """A member of the group of the topic's name that commits on demand."""
     source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, **QUICK)
     settings: dict[str, Any] = {"commits": Commits(every=3600.0), "drain": 0.0, **options}
-    async with Consumer(handling.watching(source), **settings) as consumer, asyncio.timeout(30):
+    async with Consumer(handling.watching(source), **settings) as consumer, asyncio.timeout(100):
         running = asyncio.get_running_loop().create_task(consumer.run(handling))
         try:
             yield consumer

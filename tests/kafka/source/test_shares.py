@@ -29,7 +29,7 @@ async def test_partitions_with_nothing_leave_their_share_to_those_with_records(
     await fill(broker, topic, 400, partition=2)
     source = KafkaSource(topic, bootstrap=broker.bootstrap, group=new_name("group"))
     host = RecordingHost()
-    async with source.open(host), asyncio.timeout(30.0):
+    async with source.open(host), asyncio.timeout(100):
         claims = await host.wait_for_claims(4)
         assert taken(await source.fetch(claims, 400)) == {2: 400}
 
@@ -40,7 +40,7 @@ async def test_partitions_with_records_are_read_in_equal_shares(broker: Embedded
         await fill(broker, topic, 400, partition=partition)
     source = KafkaSource(topic, bootstrap=broker.bootstrap, group=new_name("group"))
     host = RecordingHost()
-    async with source.open(host), asyncio.timeout(30.0):
+    async with source.open(host), asyncio.timeout(100):
         await host.wait_for_claims(4)
         both = [host.claim_of(TopicPartition(topic, partition)) for partition in (1, 2)]
         first = taken(await source.fetch(both[:1], 1))  # the answer for both has arrived
@@ -69,7 +69,7 @@ async def test_each_partition_of_a_round_is_looked_at_once(
         looks += 1
         return bool(found(self, partition))
 
-    async with source.open(host), asyncio.timeout(30.0):
+    async with source.open(host), asyncio.timeout(100):
         await host.wait_for_claims(count)
         one = [host.claim_of(TopicPartition(topic, 0))]
         assert taken(await source.fetch(one, 1)) == {0: 1}  # the answer for all has arrived

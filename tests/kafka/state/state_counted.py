@@ -60,7 +60,7 @@ class Counted:
     async def count(self, offset: int) -> None:
         """Run until the group has this offset and the matching state."""
         async with self.running():
-            async with asyncio.timeout(30.0):
+            async with asyncio.timeout(100):
                 while (await stored(self.broker, self.group)).get(self.part) is None or (
                     await stored(self.broker, self.group)
                 )[self.part].offset < offset:
@@ -71,7 +71,7 @@ class Counted:
     async def refused(self, **options: Any) -> str:
         """The reason for which it does not begin; no event is handled."""
         before = len(self.handled)
-        async with self.running(**options) as consumer, asyncio.timeout(30.0):
+        async with self.running(**options) as consumer, asyncio.timeout(100):
             while "last try failed" not in (told := str(consumer.explain())):
                 await LoopClock().sleep(0.01)
             assert not consumer.ready

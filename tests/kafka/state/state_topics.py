@@ -48,7 +48,7 @@ async def all_committed(broker: EmbeddedKafka, topic: str, partition: int = 0) -
     """The same once no transaction is open: their end markers are written after the commit
     returns.
     """
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(100):
         while True:
             found = await committed(broker, topic, partition)
             end = await end_of(broker, topic, partition)
@@ -60,7 +60,7 @@ async def settled_state(
     broker: EmbeddedKafka, topic: str, group: str, source: TopicPartition
 ) -> StoredState:
     """The same once the last transaction has ended in both topics; it is committed before that."""
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(100):
         while True:
             found = await stored_state(broker, topic, source.partition)
             at = (await stored(broker, group)).get(source, Position(0))

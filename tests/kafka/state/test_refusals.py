@@ -50,7 +50,7 @@ async def test_a_topic_is_created_compacted(broker: EmbeddedKafka) -> None:
     """It has as many partitions as the consumed topic."""
     made = Counted(broker, await new_topic(broker, 3))
     await fill(broker, made.topic, 1)
-    async with made.running(), asyncio.timeout(30.0):
+    async with made.running(), asyncio.timeout(100):
         while not made.handled:
             await LoopClock().sleep(0.01)
     async with admin_of(broker) as admin:
@@ -109,7 +109,7 @@ async def test_a_group_that_has_run_without_state_begins_with_an_empty_one(
     made = await counted(broker, 0)
     await fill(broker, made.topic, 5)
     await store(broker, made.group, {made.part: Position(3)})
-    async with made.running(), asyncio.timeout(30.0):
+    async with made.running(), asyncio.timeout(100):
         while len(made.handled) < 2:
             await LoopClock().sleep(0.01)
     assert made.handled == [3, 4]
@@ -125,7 +125,7 @@ async def test_too_few_partitions(broker: EmbeddedKafka) -> None:
     await fill(broker, made.topic, 2)
     await fill(broker, made.topic, 3, partition=1)
     await new_topic(broker, 1, name=made.name, settings={"cleanup.policy": "compact"})
-    async with made.running() as consumer, asyncio.timeout(30.0):
+    async with made.running() as consumer, asyncio.timeout(100):
         while "has 1 partitions" not in (told := str(consumer.explain())):
             await LoopClock().sleep(0.01)
         assert f"kafka-topics.sh --alter --topic {made.name} --partitions 2" in told
@@ -165,7 +165,7 @@ async def test_a_value_that_the_topic_does_not_take(broker: EmbeddedKafka) -> No
                 errors.append(str(error))
 
     made.handle = handle  # type: ignore[method-assign]
-    async with made.running(), asyncio.timeout(30.0):
+    async with made.running(), asyncio.timeout(100):
         while len(errors) < 3:
             await LoopClock().sleep(0.01)
     found = await settled_state(broker, made.name, made.group, made.part)

@@ -38,7 +38,7 @@ PROGRAM = Path(__file__).parents[2] / "flow/state_child.py"
 
 async def until(broker: EmbeddedKafka, group: str, least: int, parts: int = 1) -> None:
     """Wait until the group's offsets of all partitions are stored."""
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(100):
         while True:
             at = await stored(broker, group)
             if len(at) == parts and min(each.offset for each in at.values()) >= least:
