@@ -24,7 +24,9 @@ AT_LEAST_ONCE = {"aiokafka", "confluent", "pipe"}
 IN_TRANSACTIONS = {"transaction", "state"}
 ELECTIONS = 5.0
 """Seconds: the broker's session, after that of the controllers."""
-LONGEST = {False: ELECTIONS + 2 * REQUEST + 2.0, True: ELECTIONS + 5 * REQUEST + 2.0}
+BUSY = 10.0
+"""Seconds that a busy machine may need besides."""
+LONGEST = {False: ELECTIONS + 2 * REQUEST + BUSY, True: ELECTIONS + 5 * REQUEST + BUSY}
 """Seconds: a transaction has up to five requests to nodes that do not answer, one after another."""
 pytestmark = pytest.mark.filterwarnings(  # aiokafka may leave a connection to the garbage collector
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
