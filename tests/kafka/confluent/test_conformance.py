@@ -36,7 +36,7 @@ class Groups(SourceUnderTest):
 
     protocol: ClassVar[str]
     capabilities = ConfluentKafkaSource.capabilities
-    patience = 30.0
+    patience = 60.0
 
     @pytest.fixture(autouse=True)
     def _broker(self, broker: EmbeddedKafka) -> None:

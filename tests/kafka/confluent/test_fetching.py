@@ -296,7 +296,7 @@ async def test_a_group_moves_between_the_clients_with_its_map(broker: EmbeddedKa
         assert list(await source.commit({claim: at})) == [claim]
         assert list(await source.commit({claim: Position(2)})) == [], "it would go back"
     assert await stored(broker, group) == {claim.partition: Position(3, at.metadata + "\0")}
-    other = KafkaSource(topic, bootstrap=broker.bootstrap, group=group, session_timeout=3.0)
+    other = KafkaSource(topic, bootstrap=broker.bootstrap, group=group, session_timeout=30.0)
     async with member(other) as reader, asyncio.timeout(100):
         await reader.handled_count(12)
         await reader.stored(30)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TELL_EVERY = 0.05
 """Seconds."""
-SESSION = 2.0
+SESSION = 30.0
 COMMIT_EVERY = 0.1
 
 

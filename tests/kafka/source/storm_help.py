@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-QUICK: dict[str, Any] = {"session_timeout": 6.0, "rebalance_timeout": 8.0}
-"""Timeouts of a source; by default Kafka allows no shorter session."""
+QUICK: dict[str, Any] = {"session_timeout": 30.0, "rebalance_timeout": 8.0}
+"""Timeouts of a source that a busy machine keeps."""
 
 
 def run(coroutine: Coroutine[Any, Any, T], seconds: float = 120.0) -> T:

@@ -38,7 +38,7 @@ def consumer_of(broker: EmbeddedKafka, topic: str, group: str) -> Consumer:
         topic,
         bootstrap=broker.bootstrap,
         group=group,
-        session_timeout=2.0,
+        session_timeout=30.0,
         rebalance_timeout=10.0,
     )
     return Consumer(source, ordering="partition", drain=2.0)

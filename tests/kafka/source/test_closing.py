@@ -29,7 +29,7 @@ async def test_closing_at_any_moment_leaves_no_claim_and_no_task(
     topic = await kafka_help.new_topic(broker, 2)
     before = asyncio.all_tasks()
     for rounds in range(0, 240, 8):
-        source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=3.0)
+        source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=30.0)
         host = RecordingHost()
         async with source.open(host):
             for _ in range(rounds):
@@ -44,7 +44,7 @@ async def test_a_closed_source_opens_again_and_continues(
     """With another host, at the stored position; but not while it is open."""
     topic = await kafka_help.new_topic(broker)
     await kafka_help.fill(broker, topic, 3)
-    source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=3.0)
+    source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=30.0)
     for start in range(3):
         host = RecordingHost()
         async with source.open(host):
@@ -67,7 +67,7 @@ async def test_two_sources_of_one_process_share_a_group(
     """Each has half of the partitions, and its own end."""
     topic = await kafka_help.new_topic(broker, 4)
     one, other = (
-        KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=3.0)
+        KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=30.0)
         for _ in range(2)
     )
     news = News()
@@ -92,7 +92,7 @@ async def test_a_seek_of_what_is_not_assigned_has_no_effect(
             access=KafkaAccess(broker.bootstrap, close_timeout=2.0),
             group=topic,
             instance=None,
-            session_timeout=3.0,
+            session_timeout=30.0,
             rebalance_timeout=5.0,
             max_poll_interval=10.0,
             commit_timeout=2.0,
@@ -110,7 +110,7 @@ async def test_a_session_that_dies_is_followed_by_another_one_and_told(
 ) -> None:
     """By an error at which aiokafka gives up: the claims end and begin again."""
     topic = await kafka_help.new_topic(broker)
-    source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=3.0)
+    source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=30.0)
     host = RecordingHost()
 
     async def broken() -> None:

@@ -25,7 +25,7 @@ class TestKafkaSource(ConsumedSourceConformance):
     """All sources of a topic are members of the group of its name."""
 
     capabilities = KafkaSource.capabilities
-    patience = 30.0
+    patience = 60.0
 
     @pytest.fixture(autouse=True)
     def _broker(self, broker: EmbeddedKafka) -> None:
@@ -41,9 +41,9 @@ class TestKafkaSource(ConsumedSourceConformance):
             topic,
             bootstrap=KafkaAccess(self.broker.bootstrap, client_id=client),
             group=topic,
-            session_timeout=3.0,
-            rebalance_timeout=5.0,
-            commit_timeout=4.0,
+            session_timeout=30.0,
+            rebalance_timeout=40.0,
+            commit_timeout=10.0,
             client={"isolation_level": "read_committed"},
         )
         self.names[source] = topic, client

@@ -49,7 +49,7 @@ class Member:
             topic,
             bootstrap=KafkaAccess(broker.bootstrap, client_id=self.client),
             group=topic,
-            session_timeout=3.0,
+            session_timeout=30.0,
             rebalance_timeout=5.0,
             commit_timeout=2.0,
         )

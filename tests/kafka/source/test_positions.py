@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from sluicegate.testing import EmbeddedKafka
 
 QUICK: dict[str, Any] = {
-    "session_timeout": 3.0,
-    "rebalance_timeout": 5.0,
-    "commit_timeout": 2.0,
+    "session_timeout": 30.0,
+    "rebalance_timeout": 40.0,
+    "commit_timeout": 10.0,
     "client": {"isolation_level": "read_committed"},
 }
 

@@ -212,7 +212,7 @@ def test_a_joining_member_whose_connections_are_cut_during_a_drain_repeats_nothi
 
             def source(bootstrap: str) -> KafkaSource:
                 access = KafkaAccess(bootstrap, request_timeout=1.0)
-                return KafkaSource(topic, bootstrap=access, group=group, session_timeout=3.0)
+                return KafkaSource(topic, bootstrap=access, group=group, session_timeout=30.0)
 
             async with member(source(broker.bootstrap), handle, drain=30.0) as old:
                 await old.handled_count(90)

