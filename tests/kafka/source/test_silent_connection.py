@@ -30,7 +30,7 @@ DRAIN = 0.3
 ANSWER_WITHIN = 10.0
 QUICK = 3.0
 BUSY = 1.5
-"""Seconds that a busy machine may need besides; the answers of a quick source are awaited for 3 s."""
+"""Seconds that a busy machine may need besides; a quick source awaits answers for 3 s."""
 
 
 def aiokafka(topic: str, port: int) -> Any:
