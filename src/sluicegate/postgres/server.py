@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 Standby = Literal["sync", "async"]
 _STANDBYS: tuple[Standby, ...] = ("sync", "async")
 _PRIMARY = "?target_session_attrs=read-write"
-START_SECONDS = 60
-KILL_SECONDS = 20
+START_SECONDS = 120
+KILL_SECONDS = 60
 _SERVER_USER = "pgserver"
 _FOR_OTHERS = stat.S_IROTH | stat.S_IXOTH
 
@@ -141,7 +141,7 @@ class EmbeddedPostgres:
         """Start the server and return when it accepts connections; does nothing if it is up.
 
         Cleans up after a killed server first. Raises `EmbeddedUnavailable` with the
-        server's log if it does not start within a minute.
+        server's log if it does not start within two minutes.
         """
         if self._main() is not None:
             return

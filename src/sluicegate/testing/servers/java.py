@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PROGRAMS = Path(__file__).parent / "programs"
 _FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-COMPILE_SECONDS = 60
+COMPILE_SECONDS = 120
 """Timeout of the compiler in seconds."""
 _RELEASE = "17"
 _COMPILER = "jdk.compiler/com.sun.tools.javac.Main"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-START_SECONDS = 60
+START_SECONDS = 120
 STOP_SECONDS = 30
 PACKAGES = Path(__file__).parents[3]
 """The folder of this package."""
@@ -81,7 +81,8 @@ class ServerProgram:
     def start(self) -> None:
         """Start the server and return when it accepts requests; does nothing if it is up.
 
-        Raises `EmbeddedUnavailable` with the end of its log if it does not start within a minute.
+        Raises `EmbeddedUnavailable` with the end of its log if it does not start within two
+        minutes.
         """
         if self.pid is not None:
             return
@@ -169,8 +170,8 @@ class EmbeddedServer(ABC):
     def start(self, node: int | None = None) -> None:
         """Start the server and return when it accepts requests; does nothing if it is up.
 
-        Raises `EmbeddedUnavailable` with the end of the server's log if it does not start within a
-        minute.
+        Raises `EmbeddedUnavailable` with the end of the server's log if it does not start within two
+        minutes.
         """
         self._each(ServerProgram.start, node)
 
