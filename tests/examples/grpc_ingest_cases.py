@@ -63,7 +63,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     folder = tmp_path_factory.mktemp("generated")
     (folder / "ingest.proto").write_text((EXAMPLES / "ingest.proto").read_text())
-    subprocess.run([sys.executable, *shlex.split(command)], cwd=folder, check=True, timeout=60)
+    subprocess.run([sys.executable, *shlex.split(command)], cwd=folder, check=True, timeout=120)
     return folder
 
 
@@ -73,6 +73,12 @@ def programs(generated: Path) -> tuple[Any, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(generated))
         return load("grpc_ingest"), load("grpc_send")
+
+
+@pytest.fixture
+def early(programs: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service answers within a second, so most of a call's time is left for the answer."""
+    monkeypatch.setattr(programs[0], "SHARE", 0.03)
 
 
 @dataclass
@@ -163,6 +169,7 @@ async def test_one_event_is_answered_once_stored_and_a_bad_one_is_refused(
     assert sink.applied == [(1, "login")]
 
 
+@pytest.mark.usefixtures("early")
 async def test_a_full_ledger_is_refused_with_retry_info_at_the_deadline(
     real_clock: LoopClock, programs: tuple[Any, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,9 +179,9 @@ async def test_a_full_ledger_is_refused_with_retry_info_at_the_deadline(
             first = asyncio.ensure_future(client.store(1))
             await sink.wait_for_call()
             await batcher.add((0, "the last place"))
-            full = await client.refusal(client.store(2, seconds=1.0))
+            full = await client.refusal(client.store(2))
             assert (full.code, full.retry_after) == (Code.RESOURCE_EXHAUSTED, 5.0)
-            stream = await client.refusal(client.stream([3, 4], seconds=1.0))
+            stream = await client.refusal(client.stream([3, 4]))
             assert (stream.code, stream.retry_after) == (Code.RESOURCE_EXHAUSTED, 5.0)
             assert stream.stored == 0
             await batcher.shutdown(0)
@@ -183,6 +190,7 @@ async def test_a_full_ledger_is_refused_with_retry_info_at_the_deadline(
     assert batcher.tally().accepted == 2
 
 
+@pytest.mark.usefixtures("early")
 async def test_a_deadline_after_acceptance_says_that_the_event_is_still_written(
     real_clock: LoopClock, programs: tuple[Any, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,7 +203,7 @@ async def test_a_deadline_after_acceptance_says_that_the_event_is_still_written(
     sink: ScriptedSink[Any] = ScriptedSink([held])
     async with Batcher(sink, limits=EAGER) as batcher:
         async with served(batcher, programs, caplog) as (client, _):
-            late = await client.refusal(client.store(1, seconds=1.0))
+            late = await client.refusal(client.store(1))
             accepted = "accepted, and not stored in time; the event is still written"
             assert late == Refusal(Code.DEADLINE_EXCEEDED, accepted)
             release.set()
@@ -219,6 +227,7 @@ async def test_a_stream_counts_the_events_before_the_first_that_failed(
     assert ids == [*range(1, 6), 11, 12, 14, 15, 21, 22]
 
 
+@pytest.mark.usefixtures("early")
 async def test_a_stream_is_not_read_while_the_ledger_is_full(
     real_clock: LoopClock, programs: tuple[Any, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -236,13 +245,14 @@ async def test_a_stream_is_not_read_while_the_ledger_is_full(
 
     async with Batcher(sink, limits=SMALL) as batcher:
         async with served(batcher, programs, caplog) as (client, _):
-            full = await client.refusal(client.send(endless(client), 2.0))
+            full = await client.refusal(client.send(endless(client)))
             assert (full.code, full.stored) == (Code.DEADLINE_EXCEEDED, 1)  # the second is accepted
             assert 2 <= sent < 1000
             await batcher.shutdown(0)
     assert [number for number, _ in sink.applied] == [1]
 
 
+@pytest.mark.usefixtures("early")
 async def test_a_stream_leaves_room_in_the_ledger_and_ends_before_its_deadline(
     real_clock: LoopClock,
     programs: tuple[Any, Any],
@@ -253,7 +263,7 @@ async def test_a_stream_leaves_room_in_the_ledger_and_ends_before_its_deadline(
     sink: ScriptedSink[Any] = ScriptedSink([ok()], default=hang())
     async with Batcher(sink, limits=Limits(max_items=1, max_pending_items=50)) as batcher:
         async with served(batcher, programs, caplog) as (client, _):
-            late = await client.refusal(client.stream(range(1, 10), 1.0))
+            late = await client.refusal(client.stream(range(1, 10)))
             assert (late.code, late.stored) == (Code.DEADLINE_EXCEEDED, 1)
             assert batcher.tally().accepted == 3
             await batcher.shutdown(0)
@@ -282,8 +292,12 @@ async def test_a_shutdown_ends_a_stream_with_its_count(
 
 
 async def test_a_shutdown_lets_open_calls_finish(
-    real_clock: LoopClock, programs: tuple[Any, Any], caplog: pytest.LogCaptureFixture
+    real_clock: LoopClock,
+    programs: tuple[Any, Any],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(programs[0], "GRACE", PATIENT)
     release = asyncio.Event()
 
     async def held(scene: Any) -> None:
@@ -355,7 +369,7 @@ class Crowd:
     async def endless(self) -> Refusal:
         """Stream events from the second million on."""
         events = (self.client.event(number) for number in range(1_000_001, 2_000_000))
-        ended = await self.client.refusal(self.client.send(events))
+        ended = await self.client.refusal(self.client.send(events, None))
         self.acknowledged |= set(range(1_000_001, 1_000_001 + (ended.stored or 0)))
         return ended
 
