@@ -109,7 +109,7 @@ class Crowd:
         self._changed = asyncio.Condition()
 
     async def client(self) -> None:
-        async with httpx.AsyncClient(base_url=self.url, timeout=10.0, verify=PLAIN) as client:
+        async with httpx.AsyncClient(base_url=self.url, timeout=60.0, verify=PLAIN) as client:
             with contextlib.suppress(httpx.TransportError):  # the service has closed
                 while True:
                     await self.send(client)
@@ -127,7 +127,7 @@ class Crowd:
 
     async def watch(self) -> None:
         """Sample the ledger and the memory during the load."""
-        async with httpx.AsyncClient(base_url=self.url, timeout=10.0, verify=PLAIN) as client:
+        async with httpx.AsyncClient(base_url=self.url, timeout=60.0, verify=PLAIN) as client:
             with contextlib.suppress(httpx.TransportError):
                 while True:
                     stats = dict(
@@ -209,7 +209,7 @@ def test_what_it_answers(embedded_postgres: EmbeddedPostgres) -> None:
         await query(embedded_postgres.dsn, "DROP TABLE IF EXISTS events")
         async with service(embedded_postgres.dsn) as running:
             url = await running.url()
-            async with httpx.AsyncClient(base_url=url, verify=PLAIN) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=60.0, verify=PLAIN) as client:
                 assert (await client.get("/ready")).text == "open\n"
                 bad = [
                     "{",
@@ -228,7 +228,7 @@ def test_what_it_answers(embedded_postgres: EmbeddedPostgres) -> None:
                 assert (await client.get("/events")).status_code == 405
                 assert "accepted 0\n" in (await client.get("/stats")).text
             statuses = await load("ingest_load").load(url, rate=200, seconds=0.5)
-            async with httpx.AsyncClient(base_url=url, verify=PLAIN) as client:
+            async with httpx.AsyncClient(base_url=url, timeout=60.0, verify=PLAIN) as client:
                 metrics = await client.get("/metrics")
             return statuses, metrics, running, await running.terminate()
 
@@ -258,7 +258,8 @@ def test_what_cannot_be_written_is_reported(embedded_postgres: EmbeddedPostgres)
 
     async def scenario() -> tuple[list[int], Service, int]:
         async with service(embedded_postgres.dsn, "--shutdown-deadline", "1") as running:
-            async with httpx.AsyncClient(base_url=await running.url(), verify=PLAIN) as client:
+            url = await running.url()
+            async with httpx.AsyncClient(base_url=url, timeout=60.0, verify=PLAIN) as client:
                 await asyncio.to_thread(embedded_postgres.kill)
                 statuses = [
                     (

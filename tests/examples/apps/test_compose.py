@@ -142,7 +142,7 @@ async def drained_as_process_1(secret: Path) -> tuple[Counter[str], int]:
     environment = {**ENV, **UNHURRIED, "DATABASE_URL_FILE": str(secret), "DATABASE_URL": ""}
     async with service(*ALONE, *served(), env=environment) as running:
         url = await running.url()
-        async with httpx.AsyncClient(base_url=url, verify=PLAIN) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=20.0, verify=PLAIN) as client:
             answer = await client.post("/events", json={"id": 1, "action": "login"})
             assert answer.status_code == 202
         (first,) = psutil.Process(running.process.pid).children()

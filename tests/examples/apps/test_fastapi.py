@@ -185,13 +185,16 @@ async def with_a_crash(server: EmbeddedPostgres) -> tuple[Crowd, list[str]]:
     await asyncio.to_thread(server.kill)
     async with service(*UVICORN, *OPTIONS, env=env) as running:
         url = await running.url()
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=20.0) as client:
             early = await client.post("/events", json={"id": 10**6, "action": "early"})
             assert early.status_code == 202
             ready = [(await client.get("/ready")).text]
             assert (await client.get("/live")).status_code == 200
         await asyncio.to_thread(server.start)
-        async with httpx.AsyncClient(base_url=url) as client, crowd_of(CLIENTS, url) as crowd:
+        async with (
+            httpx.AsyncClient(base_url=url, timeout=20.0) as client,
+            crowd_of(CLIENTS, url) as crowd,
+        ):
             good, bad = {"id": -2, "action": "good"}, {"id": -1, "action": "bad"}
             while (await client.post("/events/stored", json=good)).status_code != 201:
                 pass  # each of them waits for the opening

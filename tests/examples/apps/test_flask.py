@@ -47,6 +47,7 @@ def test_what_it_answers(
     asyncio.run(query(dsn, "DROP TABLE IF EXISTS events", TABLE))
     monkeypatch.setenv("DATABASE_URL", dsn)
     module = load("apps/flask_app")
+    monkeypatch.setattr(module, "STORED_WITHIN", 60.0)
     client = module.app.test_client()
     with module.batcher:
         assert client.get("/ready").status_code in {200, 503}  # open, or still opening

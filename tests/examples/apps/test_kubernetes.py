@@ -78,9 +78,10 @@ async def log_of_a_pod(dsn: str) -> list[str]:
     own = {"0.0.0.0": "127.0.0.1", str(CONTAINER["ports"][0]["containerPort"]): "0"}
     command = (sys.executable, "-m", server, *[own.get(option, option) for option in options])
     async with service(*command, env={**ENV, "DATABASE_URL": dsn}) as pod:
-        async with httpx.AsyncClient(base_url=await pod.url(), verify=PLAIN) as client:
+        url = await pod.url()
+        async with httpx.AsyncClient(base_url=url, timeout=20.0, verify=PLAIN) as client:
             answer = await client.post("/events/stored", json={"id": 1, "action": "login"})
-        assert answer.status_code == 201
+        assert answer.status_code in {201, 202}  # 202 if the drain writes it
         await pod.terminate()
     return pod.lines
 
