@@ -31,7 +31,7 @@ QUEUE = "flights"
 LEASE_SECONDS = 1.0
 """Seconds after which the aircraft of a killed worker pass to other workers."""
 POLL_SECONDS = 0.1
-DRAIN_SECONDS = 5.0
+DRAIN_SECONDS = 20.0
 COMMIT_SECONDS = 0.5
 CONCURRENCY = 2
 BATCH = 50

@@ -15,6 +15,9 @@ from tests.examples.example import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+ENDED_WITHIN = 300
+"""Seconds after which a demo hangs."""
+
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start a demo that ends by SIGHUP, even if the tests run under `nohup`."""
@@ -47,7 +50,7 @@ def signalled(child: subprocess.Popen[str], *signals: signal.Signals, after: str
         if number:
             next(line for line in child.stdout if "interrupt again to end it now" in line)
         os.killpg(child.pid, sign)
-    return child.communicate(timeout=60)[0]
+    return child.communicate(timeout=ENDED_WITHIN)[0]
 
 
 def assert_nothing_is_left(folder: Path) -> None:

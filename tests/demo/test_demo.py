@@ -21,7 +21,7 @@ pytest.importorskip("asyncpg")
 from examples.demo.__main__ import main
 from examples.demo.database import Database
 from examples.demo.flights import NoFlights, find_file
-from tests.demo.demo_help import assert_nothing_is_left, signalled, start
+from tests.demo.demo_help import ENDED_WITHIN, assert_nothing_is_left, signalled, start
 
 from sluicegate import Batcher
 
@@ -42,6 +42,7 @@ def flights() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_server_killed_half_way_costs_no_row(
     embedded_postgres: EmbeddedPostgres,
     folder: Path,
@@ -321,11 +322,12 @@ def test_wrong_use_is_told_with_exit_code_2(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_an_interrupt_drains_and_says_what_was_left(
     embedded_postgres: EmbeddedPostgres, folder: Path
 ) -> None:
     """Ctrl-C."""
-    child = start(folder, "--dsn", embedded_postgres.dsn, "--batch-size", "1")
+    child = start(folder, "--dsn", embedded_postgres.dsn, "--batch-size", "10")
     output = signalled(child, signal.SIGINT, after=r"delivered: [1-9]")
     assert child.returncode == 130
     assert "interrupt again to end it now" in output
@@ -334,6 +336,7 @@ def test_an_interrupt_drains_and_says_what_was_left(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_second_interrupt_means_now(embedded_postgres: EmbeddedPostgres, folder: Path) -> None:
     """Items inside are returned and counted."""
     child = start(folder, "--dsn", embedded_postgres.dsn, "--batch-size", "1", "--workers", "1")
@@ -362,6 +365,7 @@ the long tests, the others among the soak tests.
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("after", "sign"), INTERRUPTIONS)
 def test_no_moment_to_interrupt_leaves_a_server_behind(
     embedded_postgres: EmbeddedPostgres, folder: Path, after: str, sign: signal.Signals
@@ -378,6 +382,7 @@ def test_no_moment_to_interrupt_leaves_a_server_behind(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_reader_that_goes_away_leaves_no_server_behind(
     embedded_postgres: EmbeddedPostgres, folder: Path
 ) -> None:
@@ -386,5 +391,5 @@ def test_a_reader_that_goes_away_leaves_no_server_behind(
     assert child.stdout is not None
     child.stdout.readline()
     child.stdout.close()
-    assert child.wait(timeout=60) != 0
+    assert child.wait(timeout=ENDED_WITHIN) != 0
     assert_nothing_is_left(folder)

@@ -49,6 +49,7 @@ def kafka() -> None:
 # -- the scene -------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.long
 @pytest.mark.usefixtures("kafka")
 def test_a_killed_consumer_costs_no_flight_and_no_order(
@@ -102,6 +103,7 @@ INTERRUPTIONS = [
 ]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("kafka")
 @pytest.mark.parametrize(("after", "sign"), INTERRUPTIONS)
 def test_no_moment_to_interrupt_leaves_a_process_behind(

@@ -33,6 +33,7 @@ def _flights() -> None:
         skip_or_fail("flights", str(error))
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.long
 @pytest.mark.usefixtures("embedded_nats")
 def test_a_killed_member_costs_no_flight_and_no_order(

@@ -46,6 +46,7 @@ def flights() -> None:
 # -- the scene -------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.long
 @pytest.mark.usefixtures("flights")
 def test_killed_workers_cost_no_flight_and_no_order(
@@ -85,6 +86,7 @@ INTERRUPTIONS = [
 ]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("flights")
 @pytest.mark.parametrize(("after", "sign"), INTERRUPTIONS)
 def test_no_moment_to_interrupt_leaves_a_worker_behind(
