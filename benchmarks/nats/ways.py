@@ -119,9 +119,10 @@ async def fetch_loop(url: str, durable: str, work: Work) -> Took:
             for message in await subscription.fetch(FETCH):
                 if await handle(message.data):
                     await message.nak()
+                elif work.is_finished:
+                    await message.ack_sync(timeout=PATIENCE)  # the server has counted them all
                 else:
                     await message.ack()
-        await client.flush()
         return work.read()
 
 

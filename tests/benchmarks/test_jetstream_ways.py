@@ -10,7 +10,7 @@ from benchmarks.cases import CASES as LISTED
 from benchmarks.cases.nats.jetstream import CASE
 from benchmarks.harness import measure
 from benchmarks.nats.streams import connected, fill
-from benchmarks.nats.ways import Work, fetch_loop, ours, turn
+from benchmarks.nats.ways import PATIENCE, Work, fetch_loop, ours, turn
 from benchmarks.stopwatch import Took
 
 if TYPE_CHECKING:
@@ -42,9 +42,8 @@ def test_a_message_that_is_not_acknowledged_is_no_figure(url: str) -> None:
         async with connected(url) as client:
             stream = client.jetstream()
             subscription = await stream.pull_subscribe("", durable=durable, stream="BENCHMARK")
-            for message in await subscription.fetch(MESSAGES - 1):
-                await message.ack()
-            await client.flush()
+            for message in await subscription.fetch(MESSAGES - 1, timeout=PATIENCE):
+                await message.ack_sync(timeout=PATIENCE)
         return Took(1.0, 1.0)
 
     with pytest.raises(AssertionError, match="99 of 100 are acknowledged"):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 INSTALL_SECONDS = 300
-PROGRAM_SECONDS = 60
+PROGRAM_SECONDS = 150
 SERVER = """
 import sys
 from socketserver import ThreadingMixIn

@@ -41,7 +41,7 @@ pytestmark = [
 ]
 
 COUNT = 2_000
-WITHIN = 120
+WITHIN = 400
 GUIDES = ("use-with-a-framework", "source-into-postgresql", "consume-a-queue", "deliver-exactly-once-from-spark", "test-your-code")  # fmt: skip
 INSTALLED = re.compile(r'(?:pip install "|needs `)sluicegate\[(\S+?)\]["`](.*)')
 ANNOUNCED = """
@@ -278,7 +278,7 @@ async def test_the_spark_job(reader: Reader, database: str) -> None:
     args = ("exactly_once_from_spark.py", database)
     python = reader.command()[0]
     columns = "account text, seq int, amount int"
-    async with asyncio.timeout(2 * WITHIN), table(database, "payments", columns) as payments:
+    async with asyncio.timeout(WITHIN), table(database, "payments", columns) as payments:
         await payments.con.execute("ALTER TABLE payments ADD CHECK (amount <> 190)")
         async with started(reader, *args, PYSPARK_PYTHON=python) as running:
             assert await running.ended() == 1

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PAGE = "how-to/consume-from-jetstream.md"
 FIVE = 5
+WITHIN = 120.0
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_the_rights_of_the_table_are_enough() -> None:
 
         async def run() -> tuple[int, int]:
             await fill(server.url)
-            return await asyncio.wait_for(settled(server.url), 30.0)
+            return await asyncio.wait_for(settled(server.url), WITHIN)
 
         assert asyncio.run(run()) == (FIVE, 0)
 
@@ -152,7 +153,7 @@ def test_a_missing_right_is_a_reason(kind: str, caplog: pytest.LogCaptureFixture
             run.cancel()
             await asyncio.wait([run])
 
-        asyncio.run(asyncio.wait_for(run(), 30.0))
+        asyncio.run(asyncio.wait_for(run(), WITHIN))
     assert f"$js.api.{kind.lower()}.orders" in "".join(caplog.messages)
 
 
@@ -207,7 +208,7 @@ def test_a_consumer_of_another_kind_is_refused(
         await Consumer(source).run(never)
 
     with pytest.raises(ConfigError) as refused:
-        asyncio.run(asyncio.wait_for(run(), 30.0))
+        asyncio.run(asyncio.wait_for(run(), WITHIN))
     told = f"the consumer 'billing' of the stream 'ORDERS' {reason};"
     assert str(refused.value).startswith(told)
 
@@ -245,7 +246,7 @@ def test_a_mistake_is_a_reason(
             await run
         return told
 
-    assert reason in asyncio.run(asyncio.wait_for(run(), 30.0))
+    assert reason in asyncio.run(asyncio.wait_for(run(), WITHIN))
 
 
 def test_a_consumer_that_exists_is_read(server: EmbeddedNats) -> None:
@@ -266,4 +267,4 @@ def test_a_consumer_that_exists_is_read(server: EmbeddedNats) -> None:
         await asyncio.wait([serving])
         return handled
 
-    assert asyncio.run(asyncio.wait_for(run(), 30.0)) == [b"%d" % each for each in range(FIVE)]
+    assert asyncio.run(asyncio.wait_for(run(), WITHIN)) == [b"%d" % each for each in range(FIVE)]

@@ -37,6 +37,6 @@ def test_commits_of_the_first_and_the_last_step(database: str) -> None:
     said = printed_on("how-to/migrate.md")[0]
     steps = [line.partition(":")[0] for line in said.splitlines()]
     command = [sys.executable, str(migration / "commits.py"), database, *steps]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == said

@@ -51,7 +51,7 @@ def test_a_script_writes_what_it_has_however_it_ends(tmp_path: Path, end: str) -
         else:
             process.send_signal(signal.Signals[end])
         assert process.stdout.readline() == "3 lines, because of shutdown\n"
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
         assert "103 accepted: 103 delivered" in process.stderr.read()
     assert path.read_text() == "".join(lines)
 

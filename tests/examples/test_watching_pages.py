@@ -16,6 +16,6 @@ pytest.importorskip("prometheus_client")
 def test_a_program(program: str) -> None:
     """In a separate process, because registries and providers are global."""
     command = [sys.executable, str(EXAMPLES / f"{program}.py")]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=150)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout in printed_on("how-to/watch-with-prometheus.md")

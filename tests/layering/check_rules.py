@@ -59,7 +59,7 @@ def loaded_by(statement: str, *suspects: str) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=150,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()

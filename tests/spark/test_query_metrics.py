@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def scraped(port: int, name: str) -> dict[tuple[str, ...], float]:
     """The values of a query by the names of their metrics and their further labels."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:  # ours
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:  # ours
         text = answer.read().decode()
     return {
         (
@@ -58,7 +58,7 @@ class Watched:
 
     def wait_ended(self) -> None:
         """Wait for the end of the query: Spark tells its listeners one after the other."""
-        assert self._ended.seen.wait(60)
+        assert self._ended.seen.wait(150)
         self._ended.seen.clear()
 
     def scrape(self, name: str) -> dict[tuple[str, ...], float]:

@@ -159,7 +159,7 @@ def test_patience_ends_an_outage_and_no_row_is_forgotten(spark: Any) -> None:
     """A task must end before Spark's timeout; waiting rows are returned, and the attempts are
     counted.
     """
-    down = stack(nobody_there, Retry(backoff=tenacity.wait_fixed(0.05)))
+    down = stack(nobody_there, Retry(backoff=tenacity.wait_fixed(0.005)))
     report = write_dataframe(
         spark.range(0, 10, numPartitions=2), down, patience=0.3, dead_letters="return"
     )

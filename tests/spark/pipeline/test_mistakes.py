@@ -429,7 +429,7 @@ except sluicegate.errors.MissingExtra as error:
     print(error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=150
     )
     assert done.stdout.startswith("sluicegate.spark.write_dataframe needs the package pyspark, ")
 

@@ -143,6 +143,7 @@ def test_without_java_a_run_says_so(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_signal_ends_a_stream_in_order(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     file = tmp_path / "numbers.toml"
@@ -161,7 +162,7 @@ def test_a_signal_ends_a_stream_in_order(tmp_path: Path) -> None:
             assert next(line for line in lines if line.startswith("write "))
             process.send_signal(signal.SIGINT)
             rest = [line.strip() for line in lines]
-            assert process.wait(60) == 130
+            assert process.wait(300) == 130
         finally:
             process.kill()
     assert rest[-1] == "interrupted"
@@ -178,6 +179,7 @@ def test_a_signal_ends_a_stream_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("check", ["true", "false"], ids=["on the driver", "in a worker"])
 def test_a_signal_while_the_sink_opens_ends_a_batch_and_nothing_is_written(
     tmp_path: Path, check: str
@@ -188,7 +190,7 @@ def test_a_signal_while_the_sink_opens_ends_a_batch_and_nothing_is_written(
     file = tmp_path / "numbers.toml"
     command = [sys.executable, "-m", "sluicegate.cli", "pipeline", "run", str(file)]
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(60.0)
+        server.settimeout(300.0)
         port = server.getsockname()[1]
         file.write_text(BATCH.format(folder=tmp_path, port=port, check=check))
         with subprocess.Popen(
@@ -199,7 +201,7 @@ def test_a_signal_while_the_sink_opens_ends_a_batch_and_nothing_is_written(
                 connection, _ = server.accept()
                 with connection:
                     process.send_signal(signal.SIGTERM)
-                    assert process.wait(30) == 130
+                    assert process.wait(300) == 130
                     connection.settimeout(30.0)
                     asked = connection.makefile("rb").read()
             finally:

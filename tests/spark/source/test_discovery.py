@@ -32,6 +32,6 @@ def test_spark_finds_the_format_and_others_where_something_is_missing() -> None:
     3.5.
     """
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=150, check=False
     )
     assert done.stdout.split() == ["sluicegate", "False", "False", "False"], done.stderr

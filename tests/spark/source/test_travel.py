@@ -84,7 +84,7 @@ def test_advice_comes_even_where_sluicegate_is_what_is_missing() -> None:
         [sys.executable, "-c", textwrap.dedent(program)],
         input=sent,
         capture_output=True,
-        timeout=60,
+        timeout=150,
         check=False,
     )
     said = done.stderr.decode().splitlines()[-1]
