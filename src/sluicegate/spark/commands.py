@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from .._core.errors import MissingExtra, SluicegateError
@@ -114,7 +113,9 @@ def _need_java() -> None:
         raise MissingExtra(message)
 
 
-_print = partial(print, flush=True)
+def _print(text: object) -> None:
+    """Print whole lines at once: a signal may print between the writes of another thread."""
+    print(f"{text}\n", end="", flush=True)
 
 
 class _Run:

@@ -6,6 +6,7 @@ White box: some commands run in this process.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -165,17 +166,17 @@ def test_a_signal_ends_a_stream_in_order(tmp_path: Path) -> None:
             assert process.wait(300) == 130
         finally:
             process.kill()
-    assert rest[-1] == "interrupted"
-    counts = {
-        name: number
-        for number, name in (reversed(line.rsplit("  ", 1)) for line in rest if "  " in line)
-    }
+    *_, total, end = rest
+    assert end == "interrupted"
+    assert "interrupted: ending after this micro-batch; interrupt again to end it now" in rest
+    counted = re.fullmatch(r"numbers: (\d+) rows: (\d+) delivered, .*", total)
+    assert counted is not None, rest
     written = [
         line
         for found in tmp_path.glob("numbers-*.jsonl")
         for line in found.read_text().splitlines()
     ]
-    assert int(counts["rows"]) == int(counts["delivered"]) == len(written) == len(set(written)) > 0
+    assert int(counted[1]) == int(counted[2]) == len(written) == len(set(written)) > 0
 
 
 @pytest.mark.long
