@@ -1,6 +1,6 @@
 """`UdpSink`: datagrams, receivers that disappear, move or return, and repr.
 
-White box: the connection of one socket.
+White box: the connection of one socket, and the wait for a refusal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sluicegate import (
 )
 from sluicegate.batcher import LoopClock
 from sluicegate.udp import UdpSink
-from sluicegate.udp.channel import hand_over
+from sluicegate.udp.channel import _hear, hand_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -234,7 +234,24 @@ async def test_an_address_that_is_not_allowed_is_refused() -> None:
             await sink.write(RowBatch(hits(1)))
 
 
-async def test_a_cancelled_write_leaves_no_socket_behind(receiver: Receiver) -> None:
+async def test_a_refusal_that_comes_while_the_loop_is_busy_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop sees it together with the end of the wait. A stream that is reset represents it."""
+    monkeypatch.setattr("sluicegate.udp.channel.PROBE_SECONDS", 0.0)
+    near, far = socket.socketpair()
+    with near:
+        near.setblocking(False)
+        near.send(b"not read")
+        hearing = asyncio.create_task(_hear(near))
+        asyncio.get_running_loop().call_soon(far.close)
+        with pytest.raises(ConnectionResetError):
+            await hearing
+
+
+async def test_a_cancelled_write_leaves_no_socket_behind(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While it checks whether the receiver has returned."""
     async with UdpSink(receiver.host, receiver.port) as sink:
         port = receiver.port
@@ -242,10 +259,12 @@ async def test_a_cancelled_write_leaves_no_socket_behind(receiver: Receiver) -> 
         await send(sink, RowBatch(hits(1)))
         with Receiver(port=port) as other:
             batch = RowBatch(hits(1, 1))
-            write = asyncio.create_task(send(sink, batch))
-            await LoopClock().sleep(0.02)
-            write.cancel()
-            await asyncio.wait([write])
+            with monkeypatch.context() as patient:
+                patient.setattr("sluicegate.udp.channel.PROBE_SECONDS", 60.0)
+                write = asyncio.create_task(send(sink, batch))
+                assert await other.next() == b"hits:1|c"
+                write.cancel()
+                await asyncio.wait([write])
             assert write.cancelled()
             assert not batch.delivery.is_settled(0)
             assert await send(sink, RowBatch(hits(1, 2))) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,10 @@ class Receiver:
         self.host = host
         self.port: int = self._socket.getsockname()[1]
         self._received: list[bytes] = []
+
+    async def next(self) -> bytes:
+        """Wait for the next datagram."""
+        return await asyncio.get_running_loop().sock_recv(self._socket, 1 << 16)
 
     def datagrams(self) -> list[bytes]:
         """All datagrams so far."""

@@ -162,7 +162,14 @@ async def hand_over(to: socket.socket, data: bytes, timeout: float) -> None:
 
 
 async def _hear(of: socket.socket) -> None:
-    """Wait for an error of the kernel. Raises it."""
-    with suppress(TimeoutError):
-        async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + PROBE_SECONDS):
-            await asyncio.get_running_loop().sock_recv(of, 1)
+    """Wait for an error of the kernel. Raises it, also one that has come with the timeout."""
+    loop, heard = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(of, heard.set)
+    try:
+        with suppress(TimeoutError):
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + PROBE_SECONDS):
+                await heard.wait()
+    finally:
+        loop.remove_reader(of)
+    with suppress(BlockingIOError):
+        of.recv(1)
