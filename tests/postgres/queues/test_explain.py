@@ -60,19 +60,19 @@ async def test_a_key_waits_for_its_lease_its_backoff_and_its_operator(log: Log) 
         assert await why(admin, "a") == "it waits in a bell that the next claims merge into a lane"
         (row,) = await claim(con, log, "mails")
         assert re.fullmatch(
-            "leased by one of the group workers, (29|30) s left", await why(admin, "a")
+            r"leased by one of the group workers, [123]?\d s left", await why(admin, "a")
         )
-        await con.execute(f"UPDATE {log.sql}.lane SET lease_until = now() - interval '7 s'")
-        assert re.fullmatch("the lease of one expired 7 s ago: .*", await why(admin, "a"))
+        await con.execute(f"UPDATE {log.sql}.lane SET lease_until = now() - interval '1 hour'")
+        assert re.fullmatch(r"the lease of one expired 36\d\d s ago: .*", await why(admin, "a"))
         (row,) = await claim(con, log, "mails")
         await end(con, log, "mails", row, "nak", 60.0)
-        assert re.fullmatch(r"backs off for (59.\d|60.0) s after 2 attempts", await why(admin, "a"))
+        assert re.fullmatch(r"backs off for [3-6]\d\.\d s after 2 attempts", await why(admin, "a"))
         await con.execute(f"UPDATE {log.sql}.lane SET due = now(), attempts = 1")
         assert await why(admin, "a") == "ready: the next claim may lease it"
         await fail(con, log, "mails")
         told = await why(admin, "a")
         assert re.fullmatch(
-            r"parked for \d s after 2 attempts: boom; `sluicegate queue unpark`.*", told
+            r"parked for \d+ s after 2 attempts: boom; `sluicegate queue unpark`.*", told
         )
 
 
@@ -83,7 +83,7 @@ async def test_a_key_that_is_parked_under_a_lease_names_its_consumer(log: Log) -
         await insert(con, log, "mails", ("a", 1))
         await claim(con, log, "mails")
         assert await (await admin.keys("mails")).park("a", "by hand")
-        assert re.search(r"by hand; one still has a lease, (29|30) s left", await why(admin, "a"))
+        assert re.search(r"by hand; one still has a lease, [123]?\d s left", await why(admin, "a"))
 
 
 async def test_a_delayed_job_is_in_no_lane(log: Log) -> None:
@@ -94,14 +94,15 @@ async def test_a_delayed_job_is_in_no_lane(log: Log) -> None:
             f"INSERT INTO {log.sql}.job (queue, key, payload, due) "
             "VALUES ('mails', 'a', '1', now() + interval '90 s')"
         )
-        assert await why(admin, "a") == "its next job is delayed, and due in 90 s"
-        assert "1 jobs are delayed; the next is due in 90 s" in await notes(admin)
+        due = r"due in [6-9]\d s"
+        assert re.fullmatch(f"its next job is delayed, and {due}", await why(admin, "a"))
+        assert re.search(f"1 jobs are delayed; the next is {due}", await notes(admin))
 
 
 async def test_a_queue_holds_ready_keys(log: Log) -> None:
     """A pause, the limit of leases, the rate of a key, and missing consumers."""
     async with operated(log) as (con, admin):
-        await admin.create("mails", max_in_flight=1, key_rate=0.1, max_depth=4)
+        await admin.create("mails", max_in_flight=1, key_rate=0.01, max_depth=4)
         await insert(con, log, "mails", ("a", 1), ("a", 2), ("b", 3), ("b", 4))
         told = await notes(admin)
         assert "no consumer is registered: none was started, or all have left" in told
@@ -112,10 +113,11 @@ async def test_a_queue_holds_ready_keys(log: Log) -> None:
         assert await why(admin, other) == "max_in_flight=1 leases are in use"
         assert "max_in_flight=1 leases are in use" in await notes(admin)
         await end(con, log, "mails", row, "free")
-        assert re.search(r"key_rate=0.1 a second: .* in \d+.\d s", await why(admin, row["r_lane"]))
+        assert re.search(r"key_rate=0.01 a second: .* in \d+.\d s", await why(admin, row["r_lane"]))
         assert await why(admin, other) == "no consumer is live"
         await seen(con, log, "one", seconds=-5)
-        assert "the last one, one of the group workers, was seen 0 s ago" in await notes(admin)
+        last = r"the last one, one of the group workers, was seen \d+ s ago"
+        assert re.search(last, await notes(admin))
         await admin.pause("mails")
         assert await why(admin, other) == "the queue is paused"
         assert "the queue is paused: `sluicegate queue resume`" in await notes(admin)
@@ -147,7 +149,7 @@ async def test_a_slot_waits_for_an_owner_and_for_an_earlier_one(log: Log) -> Non
         await routing.assign([(0, LAST, "B")])
         assert "leased by A of the group workers" in await why(admin, "a")
         assert await claim(con, log, "mails", "B") == []
-        drains = r"the range 0-65535 drains for A, whose lease has (29|30) s left"
+        drains = r"the range 0-65535 drains for A, whose lease has [123]?\d s left"
         assert re.search(drains, await why(admin, "b"))
         assert re.search(drains, await notes(admin))
         await end(con, log, "mails", row, "nak")
