@@ -193,6 +193,6 @@ def payloads(jobs: Sequence[Job]) -> list[Any]:
 async def waits_for_a_lock(log: Log, con: Any) -> None:
     """Return when the connection's statement waits for a lock."""
     waits = "SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'"
-    async with asyncio.timeout(10.0), log.connected() as other:
+    async with asyncio.timeout(60.0), log.connected() as other:
         while not await other.fetch(waits, con.get_server_pid()):
             pass

@@ -102,7 +102,7 @@ async def test_a_job_that_ends_its_process_parks_its_key_and_the_others_go_on(lo
         for _ in range(3):
             assert await (await made.member()).ended() == 3
         others = [await made.enqueue(f"k-{number}", 1, 2) for number in range(5)]
-        member = await made.member()
+        member = await made.member(lease=LONG)  # it loses none of its own
         await made.handled(but=len(deadly))
         await made.until("SELECT count(*) FROM {schema}.lane WHERE state <> 2")
         lane = await made.lane("deadly")
