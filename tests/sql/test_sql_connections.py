@@ -21,6 +21,7 @@ from sluicegate.sql import SqlSink
 from sluicegate.sql.engine import SqlConnections
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("real_clock")
@@ -56,27 +57,33 @@ async def sessions(table: SqlTable) -> list[int]:
     return await asyncio.to_thread(look)
 
 
+async def until_sessions(table: SqlTable, is_met: Callable[[list[int]], bool]) -> list[int]:
+    """Wait for these sessions: the server ends closed ones, also of a look, on its own time."""
+    async with asyncio.timeout(30):
+        while not is_met(found := await sessions(table)):
+            pass
+    return found
+
+
 async def test_a_connection_is_kept_between_writes(table: SqlTable) -> None:
     """Also after a refused row and after a transaction of several statements; no transaction stays
     open afterwards.
     """
+    await until_sessions(table, lambda found: not found)
     async with table.sink(pool_size=2) as sink:
         assert await written(sink, [(1, "a")]) == {}
-        before = await sessions(table)
-        assert len(before) == 1
+        before = await until_sessions(table, lambda found: len(found) == 1)
         assert names(await written(sink, [(2, "b"), (3, None)])) == {1: "PermanentError"}
         assert await written(sink, [(number, "w") for number in range(10, 40_010)]) == {}
         assert await written(sink, [(4, "d")]) == {}
-        assert await sessions(table) == before
+        await until_sessions(table, lambda found: found == before)
         batches = [[(number, "w")] for number in range(50_000, 50_020)]
         assert {
             len(await task)
             for task in [asyncio.create_task(written(sink, each)) for each in batches]
         } == {0}
-        assert len(await sessions(table)) == 2
-    async with asyncio.timeout(30):
-        while await sessions(table):  # the server ends them on its own time
-            pass
+        await until_sessions(table, lambda found: len(found) == 2)
+    await until_sessions(table, lambda found: not found)
 
 
 async def test_a_connection_that_was_ended_is_replaced(table: SqlTable) -> None:
@@ -92,7 +99,7 @@ async def test_a_connection_that_was_ended_is_replaced(table: SqlTable) -> None:
         assert {*names(await send(sink, batch)).values()} <= {"UnknownOutcomeError"}
         assert await send(sink, batch) == {}
         assert await written(sink, [(12, "c")]) == {}
-        assert not {*ended} & {*await sessions(table)}
+        await until_sessions(table, lambda found: not {*ended} & {*found})
     assert sorted(await table.looked())[9:] == [(10, "a"), (11, "b"), (12, "c")]
 
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 CLOCK = LoopClock()
+LOCKED = (
+    "SELECT count(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for table %%'"
+)
 
 
 async def test_a_server_that_is_killed_under_load(mariadb: MariaDbServer) -> None:
@@ -86,6 +89,17 @@ async def test_a_right_that_is_missing_gives_no_row_up(mariadb: MariaDbServer) -
     assert await table.looked() == [(1, "a"), (2, "b")]
 
 
+async def until_locked(table: SqlTable) -> None:
+    """Wait until a statement waits for the lock of a table."""
+
+    def is_waiting() -> bool:
+        with table.engine.connect() as look:
+            return bool(look.exec_driver_sql(LOCKED).scalar())
+
+    while not await asyncio.to_thread(is_waiting):
+        pass
+
+
 async def test_a_write_that_is_cancelled_waits_for_its_thread(mariadb: MariaDbServer) -> None:
     """It does not overtake the next write; its stored rows are found by the key."""
     table = SqlTable(mariadb.url())
@@ -95,7 +109,7 @@ async def test_a_write_that_is_cancelled_waits_for_its_thread(mariadb: MariaDbSe
         async with table.sink(close_timeout=5.0) as sink:
             batch = RowBatch([(1, "a")])
             write = asyncio.create_task(send(sink, batch))
-            await CLOCK.sleep(0.2)
+            await until_locked(table)
             write.cancel()
             await CLOCK.sleep(0.2)
             assert not write.done()
@@ -117,7 +131,7 @@ async def test_a_cancelled_write_that_waits_for_a_thread_is_not_made(
             con.exec_driver_sql("LOCK TABLES words WRITE")
             first = asyncio.create_task(send(sink, RowBatch([(1, "a")])))
             second = asyncio.create_task(send(sink, RowBatch([(2, "late")])))
-            await CLOCK.sleep(0.1)
+            await until_locked(table)
             second.cancel()
             await asyncio.wait([second], timeout=30.0)
             assert second.cancelled()
