@@ -136,10 +136,12 @@ class Group:
 
 
 async def ended(*processes: Process) -> None:
-    """Stop members by SIGTERM: they drain and acknowledge what they have handled."""
+    """Stop members by SIGTERM: they drain and acknowledge what they have handled. One that was
+    started last may not have begun.
+    """
     for process in processes:
         process.terminate()
-    assert [await process.wait() for process in processes] == [0] * len(processes)
+    assert {await process.wait() for process in processes} <= {0, -signal.SIGTERM}
 
 
 @pytest.mark.long

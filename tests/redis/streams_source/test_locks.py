@@ -149,4 +149,4 @@ async def test_the_lag_has_the_age_of_the_oldest_entry(server: RedisServer) -> N
         await add(redis, topic, f"{1000 * (seconds - 60)}-1", f"{1000 * seconds}-1")
         messages, age = (await reader.source.lag({claim: 0}))[claim]
         assert messages == 2
-        assert 59 <= age <= 70
+        assert 59 <= age < 120
