@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import asyncpg
 import pytest
-from tests.postgres.sink.postgres_help import batch_of, database, outcomes, proxied, written
+from tests.postgres.sink.postgres_help import (
+    batch_of,
+    database,
+    outcomes,
+    proxied,
+    until_blocked,
+    written,
+)
 
-from sluicegate import Batcher, Outcome, PermanentError, RefusedError, Timeout, send
+from sluicegate import Batcher, Outcome, PermanentError, RefusedError, send
 from sluicegate.postgres import PostgresAccess, PostgresSink
 
 if TYPE_CHECKING:
@@ -267,8 +274,8 @@ async def test_one_object_serves_many_writes_at_once_and_its_connections_come_ba
 async def test_a_cancelled_write_gives_its_connection_back_clean(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """B-T25, batcher/B46: a lock on the table, a write cut by its timeout, and the same connection
-    afterwards.
+    """B-T25, batcher/B46: a lock on the table, writes that are cut while they wait for it, and the
+    same connection afterwards.
     """
     async with (
         database(embedded_postgres.dsn) as db,
@@ -277,11 +284,15 @@ async def test_a_cancelled_write_gives_its_connection_back_clean(
         locked = db.con.transaction()
         await locked.start()
         await db.con.execute(f"LOCK TABLE {db.table} IN ACCESS EXCLUSIVE MODE")
-        bounded = Timeout(0.05)(sink)
         for size in (5, 60):
             batch = batch_of(words(size))
-            assert len(await send(bounded, batch)) == size
+            write = asyncio.create_task(send(sink, batch))
+            await until_blocked(db.con, db.table)
+            write.cancel()
+            await asyncio.wait([write])
+            assert write.cancelled()
             assert len(batch.maybe_applied) == size
+            await until_blocked(db.con, db.table, is_blocked=False)
         await locked.rollback()
         assert await written(sink, words(60)) == {}
         assert await db.rows() == words(60), (
