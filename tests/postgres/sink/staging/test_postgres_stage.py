@@ -405,21 +405,26 @@ async def test_a_reader_sees_the_old_rows_or_the_new_ones(
             "INSERT INTO events (id, name) SELECT n, 'old' FROM generate_series(1, 100) AS n"
         )
         seen: set[tuple[int, str]] = set()
+        begun, is_over = asyncio.Event(), False
 
         async def read() -> None:
-            while True:
+            is_last = False
+            while not is_last:
+                is_last = is_over
                 seen.add(tuple(await con.fetchrow("SELECT count(*), min(name) FROM events")))
+                begun.set()
 
         async with sink_on(embedded_postgres) as sink:
             reading = asyncio.create_task(read())
+            await begun.wait()
             for version in range(1, 6):
                 of = epoch(version, overwrite=True)
                 rows = [(number, f"v{version}") for number in range(100)]
                 await stages_of(sink).publish(
                     of, [await write(sink, of, rows)], Counts(rows=100), NO_MARK
                 )
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
+            is_over = True
+            await reading
         assert {count for count, _ in seen} == {100}
         assert len(seen) > 1
 
