@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 COUNT = 2000
+ENDLESS = "SELECT count() FROM system.numbers"
 
 
 async def _through_deaths(words: Words) -> tuple[list[Outcome], list[tuple[str, ...]]]:
@@ -158,11 +159,14 @@ async def test_too_many_parts_are_a_throttle(old: Words) -> None:
 async def test_too_many_queries_are_a_throttle(old: Words) -> None:
     """Insufficient memory is not the fault of a row, either."""
     async with old.sink(settings={"max_concurrent_queries_for_user": 1}) as sink:
-        other = asyncio.create_task(asyncio.to_thread(old.server.run, "SELECT sleep(0.5)"))
-        while "SELECT sleep" not in await asyncio.to_thread(old.server.run, "SHOW PROCESSLIST"):
+        other = asyncio.create_task(asyncio.to_thread(old.server.run, ENDLESS))
+        while ENDLESS not in await asyncio.to_thread(old.server.run, "SHOW PROCESSLIST"):
             pass
         assert type((await written(sink, [(1, "a")]))[0]) is ThrottledError
-        await other
+        kill = f"KILL QUERY WHERE query LIKE '{ENDLESS}%' SYNC"
+        await asyncio.to_thread(old.server.run, kill)
+        with pytest.raises(RuntimeError, match="cancelled"):
+            await other
         assert await written(sink, [(1, "a")]) == {}
     async with old.sink(settings={"max_memory_usage": 1}) as sink:
         rows = [(number, "x" * 100) for number in range(10_000)]
