@@ -1,4 +1,7 @@
-"""The locks of the Redis source, the start of its groups, and deleted entries."""
+"""The locks of the Redis source, the start of its groups, and deleted entries.
+
+White box: the clock of the source.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ def new_topic() -> str:
 
 
 def source_of(url: str, topic: str, **options: Any) -> Any:
-    return EXAMPLE.RedisStreamsSource(url, topic, partitions=1, group="g", lease=LEASE, **options)
+    given = {"lease": LEASE, **options}
+    return EXAMPLE.RedisStreamsSource(url, topic, partitions=1, group="g", **given)
 
 
 @asynccontextmanager
@@ -78,16 +82,20 @@ async def test_what_a_former_owner_sends_has_no_effect(server: RedisServer) -> N
 
 
 async def test_a_lock_that_cannot_be_renewed_is_lost_before_its_lease_ends(
-    own_server: RedisServer,
+    own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """consumer/C:R2: so no other process has it yet. It is acquired again after the outage."""
-    topic, loop = new_topic(), asyncio.get_running_loop()
-    async with reading(own_server.url, topic) as reader:
+    """consumer/C:R2: so no other process has it yet. It is acquired again after the outage. The
+    first two thirds of the lease pass at once, by the source's clock.
+    """
+    topic, loop, lease, passed = new_topic(), asyncio.get_running_loop(), 3 * LEASE, 0.0
+    monkeypatch.setattr(EXAMPLE.RedisStreamsSource, "_now", lambda _: loop.time() + passed)
+    async with reading(own_server.url, topic, lease=lease) as reader:
         (claim,) = reader.host.open
         renewed = loop.time()
         await asyncio.to_thread(own_server.kill)
+        passed = lease * 2 / 3
         await reader.host.news.wait_for(lambda: claim.is_closed)
-        assert loop.time() - renewed < LEASE
+        assert loop.time() + passed - renewed < lease
         assert reader.host.within == []
         await reader.host.news.wait_for(
             lambda: "Connect call failed" in (reader.host.reports[-1] or "")
