@@ -120,6 +120,37 @@ def test_a_run_reads_the_files_that_no_run_has_read(spark: Any, dsn: str, tmp_pa
     assert query(dsn, "SELECT count(*) FROM sluicegate_progress") == [(len(file_names) - 1,)]
 
 
+ARRIVED = """
+from pathlib import Path
+from sluicegate.postgres import PostgresSink
+def arriving(folder, dsn):
+    number = len([*Path(folder).iterdir()])
+    Path(folder, f"{number}.csv").write_text(f"{number},2026-01-01\\n")
+    return PostgresSink(dsn, table="orders", columns=("id", "at"))
+"""
+
+
+def test_a_file_that_arrives_while_a_run_begins_is_read_once(
+    spark: Any, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It arrives whenever the sink is built: also between the listing and the reading."""
+    (tmp_path / "arrived.py").write_text(ARRIVED)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = tmp_path / "in"
+    folder.mkdir()
+    source = Source(
+        format="csv",
+        path=str(folder),
+        schema="id BIGINT, at DATE",
+        incremental=Incremental(files=True),
+    )
+    arguments = {"factory": "arrived:arriving", "folder": str(folder), "dsn": dsn}
+    sinks = {"orders": Destination(kind="python", arguments=arguments)}
+    declared = pipeline(tmp_path, dsn, sources={"read": source}, sinks=sinks)
+    assert [declared.run(spark).rows for _ in range(3)] == [1, 2, 2]
+    assert ids(dsn) == [*range(5)]
+
+
 def test_since_reads_again(spark: Any, dsn: str, tmp_path: Path) -> None:
     put(spark, tmp_path, 1, 10)
     declared = pipeline(

@@ -71,14 +71,16 @@ def run(
     pipeline = checked.pipeline
     running = _Running(pipeline, on_report, stop)
     with session(pipeline, given) as spark:
-        made = views(checked, spark)
+        read: dict[str, DataFrame] = {}
+        made = views(checked, spark, read)
         sinks = {path: _sink(checked, path, made) for path in pipeline.writes}
         if pipeline.stream is not None:
             running.stream(made, sinks)
         elif pipeline.incremental:
             for run in find_runs(pipeline, made, sinks, since):
                 if run.has_rows:
-                    with _computed_once(pipeline, views(checked, spark, run.conditions)) as new:
+                    new = views(checked, spark, read, run.conditions)
+                    with _computed_once(pipeline, new) as new:
                         running.batch(new, sinks, run.progress)
         else:
             with _computed_once(pipeline, made) as made:
@@ -104,13 +106,14 @@ def dry_run(checked: Checked, given: SparkSession | None, since: str | None) -> 
         raise PipelineError([Mistake(("stream",), "has no dry run; only a batch has one")])
     lines = [f"{pipeline.name}: a run would"]
     with session(pipeline, given) as spark:
-        made = views(checked, spark)
+        read: dict[str, DataFrame] = {}
+        made = views(checked, spark, read)
         runs = [Run.whole(pipeline)]
         if pipeline.incremental:
             sinks = {path: _sink(checked, path, made, creates=False) for path in pipeline.writes}
             runs = find_runs(pipeline, made, sinks, since, is_dry=True)
         for run in runs:
-            new = views(checked, spark, run.conditions)
+            new = views(checked, spark, read, run.conditions)
             with _computed_once(pipeline, new) as new:
                 for name in pipeline.sources:
                     told = f", {run.told[name]}" if name in run.told else ""
@@ -195,12 +198,17 @@ def _beside(given: SparkSession, settings: SparkSettings) -> SparkSession:
 
 
 def views(
-    checked: Checked, spark: SparkSession, conditions: Mapping[str, Column] | None = None
+    checked: Checked,
+    spark: SparkSession,
+    read: dict[str, DataFrame] | None = None,
+    conditions: Mapping[str, Column] | None = None,
 ) -> dict[str, DataFrame]:
     """Create every source, its rows on `conditions`, and every step as a view.
 
-    Raises `PipelineError` with all refusals by Spark.
+    `read` keeps the sources from call to call: a DataFrame lists its files once, so that the files
+    that a run reads are those of its position. Raises `PipelineError` with all refusals by Spark.
     """
+    read = {} if read is None else read
     pipeline = checked.pipeline
     made: dict[str, DataFrame] = {}
     mistakes: list[Mistake] = []
@@ -222,7 +230,9 @@ def views(
     described: dict[str, Source | Step] = {**pipeline.sources, **pipeline.steps}
     for path, name, make in making:
         try:
-            df = make()
+            df = read[name] if name in read else make()
+            if name in pipeline.sources:
+                read[name] = df
             if conditions is not None and name in conditions:
                 df = df.where(conditions[name])
             made[name] = df = _late_and_double(df, described[name])
