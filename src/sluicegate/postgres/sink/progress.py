@@ -5,7 +5,8 @@
 2. At atomic delivery the rows are replaced in the transaction that publishes the run; otherwise
    after the run.
 3. A row names the oid of the table that has the rows read before. A recreated table of this name
-   does not have them, so it is refused.
+   does not have them, so it is refused. To begin again, its rows get the name of no source, and keep
+   the version: a run under an earlier one would be found in the ledger as committed.
 """
 
 # ruff: noqa: S608  # the table's own name is the only text that is put into statements, quoted
@@ -62,11 +63,12 @@ class ProgressTable:
             known_format("progress", self._path, row["format"])
             if row["target_oid"] != row["oid_now"]:
                 where = f"application = {literal(application)} AND target = {literal(self._target)}"
+                change = f"UPDATE {self._path} SET target_oid = {row['oid_now']}"
                 rule = (
                     f"its position belongs to an earlier table {self._target}, so the rows before it "
-                    f"may not be in this one. To read from the beginning: DELETE FROM {self._path} "
-                    f"WHERE {where}; or to continue: UPDATE {self._path} SET target_oid = "
-                    f"{row['oid_now']} WHERE {where};"
+                    f"may not be in this one. To read from the beginning: {change}, "
+                    f"source = 'before ' || source WHERE {where}; or to continue: {change} "
+                    f"WHERE {where};"
                 )
                 raise bad("app_id", application, rule)
             positions[row["source"]] = (*positions.get(row["source"], ()), row["position"])
