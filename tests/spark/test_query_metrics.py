@@ -149,6 +149,15 @@ def test_a_pipeline_serves_the_metrics_of_its_stream(spark: Any, tmp_path: Path)
     assert states == [1.0]
     with pytest.raises(OSError, match="refused"):
         scraped(port, "served")
+    spark.range(5).write.mode("append").parquet(rows)
+    states.clear()
+    made.run(
+        spark,
+        on_report=lambda _: states.extend(
+            scraped(port, "served")["spark_query_state", state] for state in ("active", "ended")
+        ),
+    )
+    assert states == [1.0, 0.0]
     with socket.create_server(("127.0.0.1", port)), pytest.raises(PipelineError, match="in use"):
         made.run(spark)
 

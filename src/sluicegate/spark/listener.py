@@ -64,6 +64,12 @@ class PrometheusQueryListener(StreamingQueryListener):
         self._find(event.id).turn("ended" if event.exception is None else "failed")
         self._instruments.refresh()
 
+    def forget(self) -> None:
+        """Stop showing the states of the queries; their counts stay."""
+        for name, query in self._queries.items():
+            query.turn("closed")
+            self._instruments.forget(name)
+
     def _find(self, number: UUID, name: str | None = None) -> Query:
         """Return the values of a query; shows it if it is new."""
         name = self._names[number] = name or self._names.get(number, str(number))

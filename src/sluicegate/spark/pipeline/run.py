@@ -459,3 +459,4 @@ def _metrics(pipeline: Declared, address: str | None, spark: SparkSession) -> It
             yield
         finally:
             spark.streams.removeListener(listener)
+            listener.forget()
