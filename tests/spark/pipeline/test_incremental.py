@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 from tests.spark.sql import query
 
 from sluicegate import ConfigError
-from sluicegate.spark import DeadLettersError, Pipeline
+from sluicegate.spark import DeadLettersError, Pipeline, PipelineError
 from sluicegate.spark.pipeline import Destination, Incremental, Source, Step, Write
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ def test_a_run_reads_the_files_that_no_run_has_read(spark: Any, dsn: str, tmp_pa
         declared.run(spark, since="soon")
     (folder / "a.csv").unlink()
     assert declared.run(spark).writes == 0
+    assert "files changed after 2200-01-01\n" in declared.dry_run(spark, since="2200-01-01")
     assert declared.run(spark, since="2020-01-01").rows == len(file_names) - 1
     assert query(dsn, "SELECT count(*) FROM sluicegate_progress") == [(len(file_names) - 1,)]
 
@@ -169,6 +170,23 @@ def test_since_reads_again(spark: Any, dsn: str, tmp_path: Path) -> None:
     assert declared.run(spark).writes == 0
     with pytest.raises(ConfigError, match="since='soon': must be a value of id, which is a bigint"):
         declared.run(spark, since="soon")
+
+
+def test_a_position_that_spark_refuses_is_a_mistake_with_its_place(
+    spark: Any, dsn: str, tmp_path: Path
+) -> None:
+    """Also for a plan, which reads nothing."""
+    put(spark, tmp_path, 1, 2)
+    wrong = Incremental(column="att", until="nothing(at)")
+    source = Source(format="parquet", path=str(tmp_path / "in"), incremental=wrong)
+    declared = pipeline(tmp_path, dsn, sources={"read": source})
+    for act in (declared.run, declared.plan):
+        with pytest.raises(PipelineError) as caught:
+            act(spark)
+        assert [each.path for each in caught.value.mistakes] == [
+            ("sources", "read", "incremental", "column"),
+            ("sources", "read", "incremental", "until"),
+        ]
 
 
 def test_rows_and_position_commit_together(spark: Any, dsn: str, tmp_path: Path) -> None:

@@ -170,7 +170,8 @@ def _new_files(
     condition = ~F.col("_metadata.file_path").isin(sorted(paths)) if paths else F.lit(True)
     if since is not None:
         condition &= F.col("_metadata.file_modification_time") > F.lit(since).cast("timestamp")
-    return condition, there if new else position, f"new files: {len(new):,}", bool(new)
+    told = f"new files: {len(new):,}" if since is None else f"files changed after {since}"
+    return condition, there if new else position, told, bool(new)
 
 
 def _without(names: Iterable[str], known: Iterable[str]) -> Iterable[str]:

@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from ..._core.errors import ConfigError, MissingExtra
 from ...telemetry.prometheus import serving_metrics
 from ..avro import register_avro
 from ..description import WriteStopped, stoppable
 from ..java import connector_jars, is_submitted
+from ..keys import column_of
 from ..levels import moving
 from ..listener import PrometheusQueryListener
 from ..report import PipelineReport
@@ -231,8 +233,9 @@ def views(
     for path, name, make in making:
         try:
             df = read[name] if name in read else make()
-            if name in pipeline.sources:
+            if name in pipeline.sources and name not in read:
                 read[name] = df
+                mistakes += _position_mistakes(checked, df, name)
             if conditions is not None and name in conditions:
                 df = df.where(conditions[name])
             made[name] = df = _late_and_double(df, described[name])
@@ -248,6 +251,22 @@ def views(
     if mistakes:
         raise PipelineError(pipeline.with_file(mistakes))
     return made
+
+
+def _position_mistakes(checked: Checked, df: DataFrame, name: str) -> Iterator[Mistake]:
+    """Find what Spark refuses in the position of a source."""
+    given = checked.pipeline.incremental.get(name)
+    if given is None or given.column is None:
+        return
+    parts = {"column": column_of(given.column)}
+    if given.until is not None:
+        parts["until"] = F.expr(given.until)
+    for key, part in parts.items():
+        try:
+            df.select(part).columns  # noqa: B018  # triggers the analysis, also on Connect
+        except PySparkException as error:
+            text = checked.environment.hide(str(error)).splitlines()[0]
+            yield Mistake(("sources", name, "incremental", key), text)
 
 
 def _read(spark: SparkSession, source: Source, pipeline: Declared) -> DataFrame:
