@@ -72,8 +72,9 @@ def command(folder: Path, program: str) -> list[str]:
 
 
 def library_path(folder: Path) -> str:
-    """The folders of libraries of the folder."""
-    return os.pathsep.join(map(str, folder.glob("**/*-linux-gnu")))
+    """The folders of libraries of the folder, PulseAudio's own included."""
+    own = folder.glob("**/*-linux-gnu/pulseaudio")  # libpulse finds them by an absolute path
+    return os.pathsep.join(map(str, (*folder.glob("**/*-linux-gnu"), *own)))
 
 
 def run(args: Sequence[str], folder: Path, status: int = 0) -> str:
