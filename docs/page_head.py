@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 REFERENCE = "reference/api/"
-WEIGHTS = {"index.md": 6.0, "how-to/": 2.0, "tutorial/": 2.0, REFERENCE: 0.5, "changelog.md": 0.1}
+WEIGHTS = {
+    "index.md": 6.0,
+    "how-to/": 2.0,
+    "tutorial/": 2.0,
+    "reference/glossary.md": 3.0,
+    REFERENCE: 0.5,
+    "changelog.md": 0.1,
+}
 LINES = 12
 """The number of lines from which a block of code is not searched."""
 PARAGRAPH = re.compile(r"(?<=\n\n)([A-Za-z`*\[\"].*(?:\n.+)*)")

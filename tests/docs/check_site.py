@@ -40,6 +40,13 @@ FIRST = {
     "list dead jobs": "/how-to/operate-a-queue/",
     "cancel a job": "/how-to/operate-a-queue/",
     "replay a dead letter": "/how-to/keep-dead-letters/",
+    "spark-submit": "/how-to/run-on-a-spark-cluster/",
+    "visibility timeout": "/how-to/consume-a-queue/",
+    "MaxBatchSize": "/reference/glossary/",
+    "Hopper": "/reference/glossary/",
+    "sub-batcher": "/reference/glossary/",
+    "bulkhead": "/reference/glossary/",
+    "competing consumers": "/reference/glossary/",
 }
 """By search, the page that must come first."""
 
