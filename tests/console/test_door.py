@@ -198,6 +198,7 @@ async def test_unknown_addresses_have_a_page() -> None:
         for name in ("nothing", "a/b", "static/../door.py", "queues", "part?name=none"):
             page = await browser.get(name)
             assert page.status_code == 404, name
+        assert "aria-current" not in (await browser.get("nothing")).text
         page = await browser.get("act", do="<b>")
         assert page.status_code == 404
         assert "<b>" not in page.text

@@ -65,6 +65,7 @@ async def test_a_payload_is_shown_as_text_when_it_is_asked_for(tmp_path: Path) -
     async with browsing(letters=[path]) as browser:
         query: dict[str, Any] = {"store": str(path), "letter": "key-0000"}
         assert "onerror" not in (await browser.get("letter", **query)).text.partition("Payload")[2]
+        assert "Maybe delivered no" in await browser.text("letter", **query)
         shown = (await browser.get("letter", payload=1, **query)).text
         assert "<img" not in shown
         assert "&lt;img src=x onerror=alert(1)&gt;" in shown.partition("Payload")[2]

@@ -52,6 +52,7 @@ async def test_a_blocked_key_is_shown_and_tried_again() -> None:
         assert "'<k1>'" in text
         page = await browser.get("part", name="ledger")
         assert "<k1>" not in page.text
+        assert "1 partition, 0 paused" in page.text
         assert "1 blocked" in re.sub("(?s).*<desc[^>]*>|</desc>.*", "", page.text)
         fields = {"name": "ledger", "key": "'<k1>'", "partition": "orders/0"}
         asked, result = await browser.do("unblock-part", **fields)

@@ -60,6 +60,7 @@ async def test_a_queue_is_paused_and_resumed(log: Log) -> None:
         assert (await admin.lag())["mails"].is_paused
         asked, _ = await browser.ask("pause-queue", queue="mails")
         page = await browser.get("act", do="pause-queue", queue="mails")
+        assert re.findall(r'aria-current="page">([^<]*)', page.text) == ["Queues"]
         assert "nothing to change" in words(page)
         await browser.do("resume-queue", queue="mails")
         assert not (await admin.lag())["mails"].is_paused
@@ -217,6 +218,7 @@ async def test_a_payload_is_shown_on_request_only_and_is_no_markup(log: Log) -> 
         assert "secret" not in page.text
         assert "Show the payload" in page.text
         assert "no consumer" in words(page) or "bell" in words(page)
+        assert re.search(r"Enqueued \(UTC\) \S+ \S+ Due \(UTC\) – Left \(UTC\) –", words(page))
         page = await browser.get("job", queue="mails", place=1, payload=1)
         assert "secret" in page.text
         assert MARKUP not in page.text

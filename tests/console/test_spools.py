@@ -30,7 +30,9 @@ async def test_items_are_listed_and_the_command_for_parked_ones_is_shown(tmp_pat
         (more,) = [each for each in links if "first=" in each]
         seen += await browser.links(more, "spool-item?")
         assert len({*seen}) == len(seen) == 60
-        assert "message no such account" in await browser.text(seen[0])
+        text = await browser.text(seen[0])
+        assert "Message no such account" in text
+        assert "Maybe delivered no" in text
         assert "&lt;img" not in (await browser.get(seen[0])).text.partition("Payload")[2]
         shown = (await browser.get(f"{seen[0]}&payload=1")).text
         assert "<img" not in shown

@@ -22,7 +22,7 @@ async def test_subscriptions_and_the_messages_at_which_slots_stand(log: Log) -> 
         position = await fill_streams(log, con)
         text = await browser.text("streams")
         assert "Readable up to 5 of 5" in text
-        assert "billing running 5" in text
+        assert "billing no process 5" in text
         assert "mails running 0" in text
         html = (await browser.get("subscription", name="billing")).text
         assert "<img" not in html

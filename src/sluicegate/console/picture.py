@@ -45,24 +45,24 @@ def _consumer(stats: ConsumerStats) -> Iterator[Box]:
     inside, done = stats.in_flight, stats.counts
     waiting = inside.ready + inside.waiting
     source = {
-        "partitions": len(stats.partitions),
+        "partition{s}": len(stats.partitions),
         "paused": sum(each.is_paused for each in stats.partitions.values()),
-        "commits": stats.commits,
-        "failed commits": stats.commit_failures,
+        "commit{s}": stats.commits,
+        "failed commit{s}": stats.commit_failures,
     }
     yield _box("Source", source, trouble=stats.is_stalled)
     lanes = {
         "queued": waiting,
         "backing off": inside.backing_off,
         "blocked": inside.blocked,
-        "parked keys": stats.parked_keys,
+        "parked key{s}": stats.parked_keys,
     }
     yield _box("Lanes", lanes, busy=waiting, trouble=inside.blocked + inside.backing_off)
     handlers = {
         "running": inside.running,
         "acknowledged": done.acked,
-        "failed tries": done.naks,
-        "dead letters": done.dead_lettered,
+        "failed attempt{s}": done.naks,
+        "dead letter{s}": done.dead_lettered,
     }
     yield _box("Handlers", handlers, busy=inside.running)
 
@@ -73,15 +73,15 @@ def _batcher(stats: Stats) -> Iterator[Box]:
     yield _box("Producers", producers, busy=waiting)
     batcher = {
         "in the open batch": stats.open_items,
-        "sealed batches": stats.sealed_batches,
-        "items queued": tally.queued,
-        "held keys": stats.held_keys,
+        "sealed batch{es}": stats.sealed_batches,
+        "item{s} queued": tally.queued,
+        "held key{s}": stats.held_keys,
     }
     yield _box("Batcher", batcher, busy=tally.queued, trouble=stats.held_keys)
     sink = {
-        "batches in flight": stats.in_flight_batches,
+        "batch{es} in flight": stats.in_flight_batches,
         "backing off": stats.backing_off_batches,
-        "items safe": tally.flushed_ok,
+        "item{s} safe": tally.flushed_ok,
         "failed": tally.flushed_fail + tally.unsent + tally.dropped,
     }
     trouble = stats.backing_off_batches + (stats.destination.state != "available")
@@ -90,7 +90,11 @@ def _batcher(stats: Stats) -> Iterator[Box]:
 
 def _box(title: str, numbers: Mapping[str, int], *, busy: int = 0, trouble: int = 0) -> Box:
     state = "trouble" if trouble else "busy" if busy else "idle"
-    return Box(title, tuple([f"{number:,} {what}" for what, number in numbers.items()]), state)
+    lines = [
+        f"{number:,} {what.format(s='s' * (number != 1), es='es' * (number != 1))}"
+        for what, number in numbers.items()
+    ]
+    return Box(title, tuple(lines), state)
 
 
 def state_of(stats: object) -> str:

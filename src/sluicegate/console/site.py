@@ -242,7 +242,7 @@ class Site:
                 self._route("done", _done),
                 *(self._route(name, page) for name, page in pages.items()),
                 Mount("/static", StaticFiles(directory=HERE / "static")),
-                Route("/{rest:path}", self._endpoint("", _nowhere)),
+                Route("/{rest:path}", self._endpoint("nowhere", _nowhere)),
             ]
         )
 

@@ -123,10 +123,19 @@ async def test_every_page_is_accessible_and_without_mistakes(
         for path in START:
             await page.go(path.format(spool=spool), 404 if path == "/nowhere" else 200)
             wrong += await page.violations(*rules)
+            wrong += await cut_off(page) if size == DESKTOP else []
             await picture(page, path, f"{scheme}-{size[0]}")
         told = "Failed to load resource: the server responded with a status of 404 (Not Found)"
         assert page.mistakes == [f"console: {told}"]
         assert wrong == []
+
+
+async def cut_off(page: Tab) -> list[object]:
+    """The tables that are wider than the window."""
+    wide = await page.page.eval_on_selector_all(
+        ".scroll", "all => all.filter(each => each.scrollWidth > each.clientWidth).length"
+    )
+    return [(page.page.url, "tables are cut off", wide)] if wide else []
 
 
 async def picture(page: Tab, path: str, kind: str) -> None:
