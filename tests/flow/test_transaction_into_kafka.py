@@ -84,22 +84,22 @@ async def test_offset_and_map_of_an_earlier_consumer_are_carried_on(broker: Embe
 @pytest.mark.parametrize(
     ("options", "commits"),
     [
-        ({"commits": Commits(every=5.0, after=10)}, 6),
-        ({"commits": Commits(every=5.0, after=500, bytes=40)}, 3),
-        ({"commits": Commits(every=0.3, after=500)}, 1),
+        ({"commits": Commits(every=5.0, after=10)}, {6}),
+        ({"commits": Commits(every=5.0, after=500, bytes=40)}, {3}),
+        ({"commits": Commits(every=0.3, after=500)}, {1, 2, 3}),  # a slow machine needs more
     ],
 )
 async def test_a_transaction_ends_by_count_bytes_or_age(
-    broker: EmbeddedKafka, options: dict[str, Any], commits: int
+    broker: EmbeddedKafka, options: dict[str, Any], commits: set[int]
 ) -> None:
     """consumer/G22."""
     kept = await kept_topic(broker)
     await produce(broker, kept.source_topic, *[(b"k", b"12")] * 60)
     async with proxied(broker) as proxy:
-        source = kept.source()
-        async with running(source, kept.sink(proxy.bootstrap), **options) as flow:
+        sink = kept.sink(proxy.bootstrap, request_timeout=30.0)  # no request is repeated
+        async with running(kept.source(), sink, **options) as flow:
             await flow.stored({0: 60})
-        assert proxy.count(Api.END_TRANSACTION, "request") == commits
+        assert proxy.count(Api.END_TRANSACTION, "request") in commits
     assert_once_and_in_order(await kept.readable(), {0: 60})
 
 
