@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
@@ -122,6 +125,34 @@ def test_a_query_shows_its_rows_and_its_end(spark: Any, watched: Watched, tmp_pa
         assert found["spark_query_state", "active"] == 0
         assert found["spark_query_last_trigger_seconds",] > 1.7e9
         assert ("spark_query_state_bytes",) in found
+
+
+MULTIPROCESS = """
+from types import SimpleNamespace as Event
+from prometheus_client import CollectorRegistry, multiprocess
+from sluicegate.spark import PrometheusQueryListener
+
+def states():
+    registry = CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry)
+    (family,) = [each for each in registry.collect() if each.name == "spark_query_state"]
+    return {each.labels["state"]: each.value for each in family.samples}
+
+listener = PrometheusQueryListener()
+listener.onQueryStarted(Event(id=1, name="q"))
+assert states()["active"] == 1
+listener.forget()
+assert set(states().values()) == {0}
+"""
+
+
+def test_queries_are_forgotten_without_a_loop_where_processes_share_metrics(tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", MULTIPROCESS]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.long

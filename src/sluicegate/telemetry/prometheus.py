@@ -355,8 +355,12 @@ class _Mirror:
     def forget(self, name: str) -> None:
         """Write the last totals of the closed batchers of this name; their states become 0."""
         self.refresh()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # without a loop there is no timer either
         if not self._readings.has_open:  # the timers of other loops end by themselves
-            timer = self._timers.pop(asyncio.get_running_loop(), None)
+            timer = self._timers.pop(loop, None)
             if timer is not None:
                 timer.cancel()
 

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import PIPE
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.children import child
@@ -200,6 +200,39 @@ async def test_a_position_that_cannot_be_stored_ends_the_run(
             with pytest.raises(sqlite3.Error):
                 await reader.source.commit({claim: Position(5)})
     assert len(await handled(FileSource(tmp_path), done)) == 5
+
+
+async def test_a_file_whose_last_commit_is_cancelled_ends_and_is_told(
+    tmp_path: Path,
+    real_clock: LoopClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """consumer/C:C5: its position is stored, since a thread cannot be stopped."""
+    for name in "ab":
+        (tmp_path / f"{name}.ndjson").write_bytes(lines(5))
+    storing, may_store, store = asyncio.Event(), threading.Event(), state.FileState.store
+    loop = asyncio.get_running_loop()
+
+    def late(*arguments: Any) -> None:
+        loop.call_soon_threadsafe(storing.set)
+        assert may_store.wait(60)
+        store(*arguments)
+
+    monkeypatch.setattr(state.FileState, "store", late)
+    async with asyncio.timeout(60), reading(FileSource(tmp_path)) as reader:
+        (claim,) = reader.host.open
+        await reader.read([claim], 5)
+        with caplog.at_level(logging.INFO, "sluicegate.files"):
+            commit = asyncio.create_task(reader.source.commit({claim: Position(5)}))
+            await storing.wait()
+            commit.cancel()
+            may_store.set()
+            await asyncio.wait([commit])
+        assert commit.cancelled()
+        assert "a.ndjson is finished, with 5 rows (1 of 2 files)" in caplog.text
+        await reader.host.news.wait_for(lambda: len(reader.host.claims) == 2)
+        assert claim.is_closed
 
 
 async def test_progress_is_told(

@@ -237,10 +237,12 @@ class OpenFiles:
         async with self._turn:
             held = self._among(positions)
             moves = [(each.entry, at := positions[each.claim], each.is_end(at)) for each in held]
-            if moves:
-                await in_thread(self._store, moves)
-        if any(each.is_settled for each in held):
-            self._wake.fire()
+            try:
+                if moves:
+                    await in_thread(self._store, moves)
+            finally:  # a cancelled commit has stored them, too
+                if any(each.is_settled for each in held):
+                    self._wake.fire()
         return [each.claim for each in held if each.claim in self._held]
 
     def _store(self, moves: Sequence[tuple[FileEntry, Position, bool]]) -> None:
