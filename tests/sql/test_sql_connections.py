@@ -49,20 +49,24 @@ def table(request: pytest.FixtureRequest, driver: str, tmp_path: Path) -> SqlTab
     return made
 
 
-async def sessions(table: SqlTable) -> list[int]:
-    def look() -> list[int]:
-        with table.engine.connect() as con:
-            return [*con.exec_driver_sql(SESSIONS[table.name]).scalars()]
-
-    return await asyncio.to_thread(look)
-
-
 async def until_sessions(table: SqlTable, is_met: Callable[[list[int]], bool]) -> list[int]:
-    """Wait for these sessions: the server ends closed ones, also of a look, on its own time."""
-    async with asyncio.timeout(30):
-        while not is_met(found := await sessions(table)):
-            pass
+    """Wait for these sessions, as seen by one other: the server ends closed ones on its own time."""
+
+    def look() -> list[int]:
+        return [*con.exec_driver_sql(SESSIONS[table.name]).scalars()]
+
+    con = await asyncio.to_thread(table.engine.connect)
+    try:
+        async with asyncio.timeout(60):
+            while not is_met(found := await asyncio.to_thread(look)):
+                pass
+    finally:
+        await asyncio.to_thread(con.close)
     return found
+
+
+async def sessions(table: SqlTable) -> list[int]:
+    return await until_sessions(table, lambda _: True)
 
 
 async def test_a_connection_is_kept_between_writes(table: SqlTable) -> None:
